@@ -1,0 +1,115 @@
+"""The errors that a user can meet, each with a stable name and an exit code.
+
+`docs/errors.md` lists them. Whatever is not a :class:`RunnerError` is a defect of the runner (exit code 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+EXIT_DONE = 0
+EXIT_FAILURE = 1
+EXIT_USER_ERROR = 2
+EXIT_STOPPED = 75
+
+
+class RunnerError(Exception):
+    """Base of every named error; the class name is the stable name that is printed and recorded."""
+
+    exit_code = EXIT_USER_ERROR
+
+    @property
+    def name(self) -> str:
+        """The stable name, as printed in `runner: NAME: message`."""
+        return type(self).__name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One mistake of the user: which key, what was received, what is allowed, what to do."""
+
+    key: str
+    message: str
+    value: object = None
+    has_value: bool = False
+    hint: str | None = None
+    origin: str | None = None
+
+    def __str__(self) -> str:
+        shown = f"{self.key} = {_shorten(self.value)}" if self.has_value else self.key
+        text = f"{shown}: {self.message}" if shown else self.message
+        if self.hint:
+            text += f"; {self.hint}"
+        if self.origin:
+            text += f" [{self.origin}]"
+        return text
+
+
+def _shorten(value: object, limit: int = 120) -> str:
+    text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class ProblemsError(RunnerError):
+    """All mistakes of one stage, reported together."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        if len(self.problems) == 1:
+            super().__init__(str(self.problems[0]))
+        else:
+            lines = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(self.problems, 1))
+            super().__init__(f"{len(self.problems)} mistakes{lines}")
+
+
+class UsageError(RunnerError):
+    """The command line itself can't be understood."""
+
+
+class ConfigError(ProblemsError):
+    """The composed config breaks the schema."""
+
+
+class PreflightError(ProblemsError):
+    """Several mistakes of different kinds were found in the data, the weights or the machine."""
+
+
+class NotLabeledDatasetError(RunnerError):
+    """A training folder without class folders."""
+
+
+class InvalidDatasetError(RunnerError):
+    """A data set that can't be trained or evaluated on."""
+
+
+class InvalidModelError(RunnerError):
+    """A model that can't be built, or weights that don't fit it."""
+
+
+class DeviceError(RunnerError):
+    """This machine can't do what the config asks for."""
+
+
+class OutputError(RunnerError):
+    """A folder or file can't be written."""
+
+
+class CheckpointError(RunnerError):
+    """A checkpoint or model package is missing, damaged or does not fit."""
+
+
+class LaunchError(RunnerError):
+    """The processes of a run can't be started or can't find each other."""
+
+
+class NonFiniteLossError(RunnerError):
+    """The training loss became infinite or not a number."""
+
+    exit_code = EXIT_FAILURE
+
+
+class StoppedOnRequest(RunnerError):  # noqa: N818 - a request is no error; the name is part of the contract's exit codes
+    """The run was asked to stop and has saved everything."""
+
+    exit_code = EXIT_STOPPED

@@ -1,0 +1,139 @@
+"""Rules between fields, judged on the values as composed, so that one mistake never hides another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from runner.errors import Problem
+from runner.schema.model import WEIGHTS_FILE_SUFFIXES, WEIGHTS_OF, is_weights_file
+
+
+class Values:
+    """Reads the composed values by full key; a value of a wrong type is the schema's business and reads as None."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def get(self, key: str) -> Any:  # noqa: ANN401 - whatever the user wrote
+        """The value under a dotted key, or None where any part of the way is missing."""
+        node: Any = self._values
+        for part in key.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return None
+            node = node[part]
+        return node
+
+    def number(self, key: str) -> float | None:
+        """The value where it is a number (true is none)."""
+        value = self.get(key)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def text(self, key: str) -> str | None:
+        """The value where it is a text."""
+        value = self.get(key)
+        return value if isinstance(value, str) else None
+
+    def problem(self, key: str, message: str) -> Problem:
+        """A problem of this key, with the value that was received."""
+        return Problem(key=key, value=self.get(key), has_value=True, message=message)
+
+
+def _warmup_is_shorter_than_training(values: Values) -> Iterator[Problem]:
+    warmup, epochs = values.number("schedule.warmup_epochs"), values.number("trainer.epochs")
+    if warmup is not None and epochs is not None and warmup > 0 and epochs > 0 and warmup >= epochs:
+        yield values.problem(
+            "schedule.warmup_epochs",
+            f"must be less than trainer.epochs = {epochs:g}, or the peak learning rate is never reached",
+        )
+
+
+def _something_is_trained_besides_the_head(values: Values) -> Iterator[Problem]:
+    frozen, epochs = values.number("trainer.freeze_backbone_epochs"), values.number("trainer.epochs")
+    from_scratch = values.get("model.weights") is None
+    if from_scratch and frozen is not None and epochs is not None and 0 < epochs <= frozen:
+        yield values.problem(
+            "trainer.freeze_backbone_epochs",
+            f"must be less than trainer.epochs = {epochs:g} when model.weights is null, "
+            "or only a head on random features is trained",
+        )
+
+
+def _precision_exists_on_the_device(values: Values) -> Iterator[Problem]:
+    if values.get("trainer.precision") == "fp16" and values.get("trainer.device") == "cpu":
+        yield values.problem(
+            "trainer.precision",
+            "a CPU does not train in fp16 (trainer.device = cpu); use bf16 or fp32",
+        )
+
+
+def _backend_fits_the_device(values: Values) -> Iterator[Problem]:
+    device = values.get("trainer.device")
+    if values.get("dist.backend") == "nccl" and device in ("cpu", "mps"):
+        yield values.problem("dist.backend", f"needs CUDA, but trainer.device = {device}; use gloo")
+
+
+def _node_rank_is_below_nodes(values: Values) -> Iterator[Problem]:
+    rank, nodes = values.number("dist.node_rank"), values.number("dist.nodes")
+    if rank is not None and nodes is not None and rank >= nodes >= 1:
+        yield values.problem("dist.node_rank", f"must be less than dist.nodes = {nodes:g} (counted from 0)")
+
+
+def _nesterov_needs_momentum(values: Values) -> Iterator[Problem]:
+    if values.get("optimizer.nesterov") is True and values.number("optimizer.momentum") == 0:
+        yield values.problem(
+            "optimizer.nesterov", "Nesterov's form needs optimizer.momentum above 0; set it to false"
+        )
+
+
+def _folder_has_a_place(values: Values) -> Iterator[Problem]:
+    if values.get("data.source") == "folder" and not (values.get("data.root") or values.get("data.train")):
+        yield values.problem(
+            "data.root", "data=folder needs the folder of the data set: data.root=FOLDER (or data.train=FOLDER)"
+        )
+
+
+def _weights_belong_to_the_architecture(values: Values) -> Iterator[Problem]:
+    weights, name, family = (values.text(f"model.{key}") for key in ("weights", "name", "family"))
+    if weights is None or name is None or is_weights_file(weights):
+        return
+    suffixes = ", ".join(WEIGHTS_FILE_SUFFIXES)
+    match = re.fullmatch(r"(?:(\w+)_Weights\.)?([A-Z0-9_]+)", weights)
+    if family == "custom":
+        yield values.problem(
+            "model.weights", f"a custom model starts from null or from a file that ends in {suffixes}"
+        )
+    elif match is None:
+        yield values.problem(
+            "model.weights", f"is neither null, nor a name such as IMAGENET1K_V1, nor a file that ends in {suffixes}"
+        )
+    else:
+        owner, version = match.groups()
+        allowed = WEIGHTS_OF.get(name)
+        if owner is not None and owner.lower() != name.lower():
+            yield values.problem(
+                "model.weights", f"these are weights of {owner.lower()}, but model.name = {name!r}"
+            )
+        elif allowed is not None and version not in (*allowed, "DEFAULT"):
+            yield values.problem(
+                "model.weights", f"torchvision has none of this name for {name}; allowed: {', '.join(allowed)}, DEFAULT"
+            )
+
+
+RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
+    _warmup_is_shorter_than_training,
+    _something_is_trained_besides_the_head,
+    _precision_exists_on_the_device,
+    _backend_fits_the_device,
+    _node_rank_is_below_nodes,
+    _nesterov_needs_momentum,
+    _folder_has_a_place,
+    _weights_belong_to_the_architecture,
+)
+
+
+def find_conflicts(values: Mapping[str, Any]) -> list[Problem]:
+    """All broken rules between fields of composed values."""
+    reader = Values(values)
+    return [problem for rule in RULES for problem in rule(reader)]
