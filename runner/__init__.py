@@ -1,0 +1,28 @@
+"""A declarative, YAML-driven training runner for image classification on PyTorch.
+
+From Python: :func:`load_config`, :func:`fit` and :func:`load_model`. Importing this package imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.assemble import LoadedModel as LoadedModel
+    from runner.assemble import load_model as load_model
+    from runner.library import fit as fit
+    from runner.library import load_config as load_config
+
+__all__ = ["fit", "load_config", "load_model"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "load_model":
+        from runner.assemble import load_model  # noqa: PLC0415 - torch only where it is needed
+
+        return load_model
+    if name in ("fit", "load_config"):
+        from runner import library  # noqa: PLC0415
+
+        return getattr(library, name)
+    raise AttributeError(f"module 'runner' has no attribute {name!r}")

@@ -1,12 +1,31 @@
-"""`python -m runner`: the only place that turns results into exit codes."""
+"""`python -m runner` and the console script `runner`: the only place that turns results into exit codes."""
+
+from __future__ import annotations
+
+import signal
 import sys
-from runner.compose import compose_jobs
-from runner.errors import *
-def main():
+import traceback
+
+from runner import console, front_door
+from runner.errors import EXIT_FAILURE, RunnerError, StoppedOnRequest
+
+
+def main() -> int:
+    """Carry out the command line of this process and return its exit code."""
     try:
-        compose_jobs(sys.argv[1:], "train", lambda job: print(job))
-    except RunnerError as e:
-        print(f"runner: {e.name}: {e}", file=sys.stderr); return e.exit_code
-    return 0
+        return front_door.run(sys.argv[1:])
+    except StoppedOnRequest as request:
+        return request.exit_code
+    except RunnerError as error:
+        console.show_error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("runner: interrupted\n")
+        return 128 + signal.SIGINT
+    except Exception:
+        traceback.print_exc()
+        return EXIT_FAILURE
+
+
 if __name__ == "__main__":
     sys.exit(main())

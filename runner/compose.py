@@ -1,16 +1,15 @@
 """Hydra's part of the front door: YAML files and overrides become one tree of values, one per job.
 
-Composition is permissive (`a.b=1` is read as `++a.b=1`) so that the schema, which knows every key, its unit and its
-range, sees all mistakes at once; what Hydra itself refuses is turned into the same kind of message.
+Composition is permissive (`a.b=1` is read as `++a.b=1`) so that the schema, which knows every key, its unit and
+its range, sees all mistakes at once; `runner/refusal.py` turns what Hydra refuses into the same kind of message.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +18,31 @@ from typing import Any
 import yaml
 from hydra import main as hydra_main
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import MissingConfigException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.errors import ConfigError, Problem, RunnerError
+from runner.errors import ConfigError, Problem
+from runner.refusal import (
+    COMMAND_LINE,
+    experiment_files,
+    override_behind,
+    plain,
+    translate,
+    unknown_option,
+    with_origin,
+)
+from runner.run_folder import new_name
 from runner.schema import VARIANT_KEYS, Config
 from runner.schema.base import Section
-from runner.schema.judge import judge
+from runner.schema.judge import MISSING, judge
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
 # In a wheel the YAML ships inside the package; in a checkout it stands beside it.
 CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf") if path.is_dir())
 
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
-COMMAND_LINE = "from the command line"
 _KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)
 
 
@@ -54,6 +62,8 @@ def permissive(override: str) -> str:
     match = _KEY.match(override)
     if match is None or override.startswith("-"):
         return override
+    if override == "experiment=null":
+        return "~experiment"  # It stands like this in train.yaml, but Hydra takes no null on the command line.
     sign, key, rest = match["sign"] or "", match["key"], match["rest"] or ""
     package = match["package"] or ""
     if key in GROUPS and sign in ("+", "++"):
@@ -61,14 +71,9 @@ def permissive(override: str) -> str:
     is_value = key not in GROUPS and "/" not in key and not package
     if is_value and sign == "" and rest and key.split(".", 1)[0] != "hydra":
         return f"++{key}{rest}"
-    if is_value and sign == "+" and "." in key:
+    if is_value and sign == "+" and ("." in key or key in Config.model_fields):
         return f"++{key}{rest}"
     return override
-
-
-def plain(override: str) -> str:
-    """An override as a person would type it."""
-    return override.lstrip("+")
 
 
 def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job], float | None]) -> None:
@@ -80,56 +85,70 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
         run_job: called once, or once per job of a multirun; its result is given to Hydra's sweeper.
 
     Raises:
-        ConfigError: when composing or checking fails; nothing was run then.
+        ConfigError: when composing or checking fails. A single run has not begun then; of a multirun, other jobs
+            may have run.
     """
-    arguments = [permissive(argument) for argument in argv]
     problems = [problem for argument in argv if (problem := _swapped_variant(argument))]
-    failure: Exception | None = None
+    arguments = _for_hydra(argv)
+    is_sweep = bool({"-m", "--multirun"} & set(argv))
+    failures: list[Exception] = []
 
     def task(values: DictConfig) -> float | None:
-        nonlocal failure
         try:
             return run_job(_checked_job(values, tuple(problems)))
         except Exception as error:
+            failures.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 raise  # Hydra goes on with the next job and raises the first failure at the end.
-            failure = error  # Raised below, past Hydra's own report of a failed job.
-            return None
+            return None  # Raised below, past Hydra's own report of a failed job.
 
     while True:
         try:
             with _hydra_environment(arguments):
                 hydra_main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)(task)()
-        except RunnerError:
-            raise
         except MissingConfigException as error:
-            culprit = _override_behind(error, arguments)
-            problems.append(_unknown_option(error, culprit))
-            if culprit is None:
+            culprit = override_behind(error, arguments)
+            problems.append(unknown_option(error, culprit, arguments))
+            if culprit is None or is_sweep:
                 raise ConfigError(problems) from error
             # Left out, so that the schema can report the other mistakes along with this one.
             arguments.remove(culprit)
             continue
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-            raise ConfigError([*problems, _translated(error)]) from error
-        except ValueError as error:
-            if not str(error).startswith("Config group override"):
+        except Exception as error:
+            refusal = None if any(error is failure for failure in failures) else translate(error, arguments)
+            if refusal is None:
                 raise
-            raise ConfigError([*problems, _translated(error)]) from error
-        if failure is not None:
-            raise failure
+            raise ConfigError([*problems, refusal]) from error
+        if failures:
+            raise failures[0]
         return
+
+
+def _for_hydra(argv: Sequence[str]) -> list[str]:
+    if {"-sc", "--shell-completion"} & set(argv):
+        return list(argv)  # What follows this flag looks like overrides, but is none.
+    return [permissive(argument) for argument in argv if _swapped_variant(argument) is None]
 
 
 @contextmanager
 def _hydra_environment(arguments: list[str]) -> Iterator[None]:
-    """Hydra reads sys.argv, and prints and exits by itself unless HYDRA_FULL_ERROR lets exceptions through."""
+    """What Hydra takes from its surroundings: sys.argv, and the name of a new sweep folder.
+
+    Hydra prints and exits by itself unless HYDRA_FULL_ERROR lets its exceptions through.
+    """
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    name = new_name()
+    OmegaConf.register_new_resolver(
+        "new_sweep_dir",
+        lambda sweep_dir, output_dir: sweep_dir or str(Path(str(output_dir)) / "sweeps" / name),
+        replace=True,
+    )
     sys.argv = [argv[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield
     finally:
+        OmegaConf.clear_resolver("new_sweep_dir")
         sys.argv = argv
         if full_error is None:
             del os.environ["HYDRA_FULL_ERROR"]
@@ -142,119 +161,48 @@ def _checked_job(composed: DictConfig, found_before: tuple[Problem, ...]) -> Job
     typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     assert isinstance(typed, list)
     overrides = tuple(plain(override) for override in typed)
-    is_multirun = hydra.mode == RunMode.MULTIRUN
+    folder = Path(hydra.runtime.output_dir) if hydra.mode == RunMode.MULTIRUN else None
+    unresolved: list[Problem] = []
+    values = {str(key): value for key, value in _resolved(composed, unresolved).items() if key != "hydra"}
     try:
-        values = OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError([*found_before, _translated(error)]) from error
-    assert isinstance(values, dict)
-    try:
-        config = judge(_without_hydra(values), found_before)
+        config = judge(values, (*found_before, *unresolved))
     except ConfigError as error:
-        experiment = _experiment_file(hydra)
-        raise ConfigError([_with_origin(problem, overrides, experiment) for problem in error.problems]) from None
-    return Job(config=config, overrides=overrides, folder=Path(hydra.runtime.output_dir) if is_multirun else None)
+        if folder is not None and not any(folder.iterdir()):
+            folder.rmdir()  # Hydra has made it for this job; a refusal leaves nothing behind.
+        files = experiment_files(hydra)
+        raise ConfigError([with_origin(problem, overrides, files) for problem in error.problems]) from None
+    return Job(config=config, overrides=overrides, folder=folder)
 
 
-def _without_hydra(values: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in values.items() if key != "hydra"}
-
-
-def _override_behind(error: MissingConfigException, arguments: Sequence[str]) -> str | None:
-    missing = (error.missing_cfg_file or "").removesuffix(".yaml")
-    group, _, option = missing.rpartition("/")
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key.partition("@")[0].lstrip("+") == group and option in value:
-            return argument
-    return None
+def _resolved(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  # noqa: ANN401 - plain values
+    """Plain values; an interpolation that leads nowhere stays as it was written and is reported in `problems`."""
+    as_written: Any = OmegaConf.to_container(node, resolve=False)
+    names = range(len(node)) if isinstance(node, ListConfig) else list(node)
+    values: dict[Any, Any] = {}
+    for name in names:
+        try:
+            child = MISSING if OmegaConf.is_missing(node, name) else node[name]
+        except OmegaConfBaseException as error:
+            key = re.sub(r"\[(\d+)\]", r".\1", str(error.full_key))
+            problems.append(Problem(key=key, message=str(error).splitlines()[0]))
+            child = as_written[name]
+        values[name] = _resolved(child, problems) if isinstance(child, DictConfig | ListConfig) else child
+    return list(values.values()) if isinstance(node, ListConfig) else values
 
 
 def _swapped_variant(argument: str) -> Problem | None:
-    key, equals, value = argument.partition("=")
-    group = key.lstrip("+").partition(".")[0]
-    if not equals or VARIANT_KEYS.get(group) != key.lstrip("+").partition(".")[2] or group == "model":
+    key, equals, value = argument.lstrip("+").partition("=")
+    group, _, name = key.partition(".")
+    if not equals or VARIANT_KEYS.get(group) != name:
         return None
     return Problem(
-        key=key.lstrip("+"),
+        key=key,
         value=value,
         has_value=True,
-        message="follows from the option of the group and brings its own keys",
-        hint=f"choose it with {group}={value}",
+        message="follows from the option of the group, which brings its own keys",
+        hint=f"choose it with {group}={value if value in group_options(group) else '…'}",
         origin=COMMAND_LINE,
     )
-
-
-def _unknown_option(error: MissingConfigException, culprit: str | None) -> Problem:
-    missing = (error.missing_cfg_file or "").removesuffix(".yaml")
-    group, _, option = missing.rpartition("/")
-    options = sorted(name for name in error.options or () if not name.startswith("_"))
-    if not group:
-        return Problem(key="", message=str(error).splitlines()[0])
-    close = difflib.get_close_matches(option, options, n=1)
-    return Problem(
-        key=group,
-        value=option,
-        has_value=True,
-        message=f"no such option; there are {', '.join(options) or 'none'}",
-        hint=f"did you mean {close[0]}?" if close else None,
-        origin=COMMAND_LINE if culprit else None,
-    )
-
-
-def _translated(error: Exception) -> Problem:
-    if isinstance(error, OverrideParseException):
-        return Problem(
-            key="",
-            message=f"{plain(error.override)!r} can't be read as key=value: {str(error).splitlines()[0]}",
-            hint="quote what the shell or Hydra would take apart, such as 'key=\"a b\"'",
-            origin=COMMAND_LINE,
-        )
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    full_key = getattr(error, "full_key", None)
-    if isinstance(error, OmegaConfBaseException) and full_key:
-        return Problem(key=str(full_key), message=lines[0])
-    return Problem(key="", message="; ".join(lines) or type(error).__name__)
-
-
-def _experiment_file(hydra: Any) -> Path | None:  # noqa: ANN401 - Hydra's own structured config
-    name = hydra.runtime.choices.get("experiment")
-    if not name or name == "null":
-        return None
-    for source in hydra.runtime.config_sources:
-        path = Path(source.path) / "experiment" / f"{name}.yaml"
-        if source.path and path.is_file():
-            return path
-    return None
-
-
-def _with_origin(problem: Problem, overrides: Sequence[str], experiment: Path | None) -> Problem:
-    if problem.origin is not None or not problem.key:
-        return problem
-    origin = None
-    if any(override.lstrip("~").partition("=")[0] == problem.key for override in overrides):
-        origin = COMMAND_LINE
-    elif experiment is not None and _stands_in(experiment, problem.key):
-        origin = f"from {experiment}"
-    if problem.key == "experiment" and experiment is not None:
-        return Problem(key="", message=f"{experiment} must begin with the line `# @package _global_`")
-    return Problem(
-        key=problem.key,
-        value=problem.value,
-        has_value=problem.has_value,
-        message=problem.message,
-        hint=problem.hint,
-        origin=origin,
-    )
-
-
-def _stands_in(file: Path, key: str) -> bool:
-    node: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return False
-        node = node[part]
-    return True
 
 
 def group_options(group: str) -> list[str]:

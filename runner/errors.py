@@ -109,7 +109,7 @@ class NonFiniteLossError(RunnerError):
     exit_code = EXIT_FAILURE
 
 
-class StoppedOnRequest(RunnerError):  # noqa: N818 - a request is no error; the name is part of the contract's exit codes
+class StoppedOnRequest(RunnerError):
     """The run was asked to stop and has saved everything."""
 
     exit_code = EXIT_STOPPED

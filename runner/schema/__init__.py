@@ -14,7 +14,6 @@ from runner.schema.optimizer import OptimizerConfig
 from runner.schema.schedule import ScheduleConfig
 from runner.schema.trainer import TrainerConfig
 
-
 # The key that tells which variant of a group is meant; it is set by the group's option.
 VARIANT_KEYS = {"model": "family", "data": "source", "optimizer": "name", "schedule": "name"}
 

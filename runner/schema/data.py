@@ -91,6 +91,4 @@ class SyntheticData(_Data):
     """Number of validation images."""
 
 
-DataConfig = Annotated[
-    FolderData | DigitsData | TorchvisionData | SyntheticData, Field(discriminator="source")
-]
+DataConfig = Annotated[FolderData | DigitsData | TorchvisionData | SyntheticData, Field(discriminator="source")]

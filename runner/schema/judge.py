@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, get_args
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +16,8 @@ from runner.schema import VARIANT_KEYS, Config
 from runner.schema.rules import find_conflicts
 
 MISSING = "???"
+# The keys that may tell which variant of a section is meant, in this order.
+_TAGS = ("family", "source", "name")
 
 # Pydantic's kinds of error, in our words.
 _SENTENCES = {
@@ -32,6 +36,7 @@ _SENTENCES = {
     "literal_error": "must be {expected}",
     "value_error": "{error}",
     "tuple_type": "must be a list",
+    "too_long": "must be a list of {max_length}",
     "model_type": "must be a group of keys",
     "model_attributes_type": "must be a group of keys",
     "dict_type": "must be a group of keys",
@@ -54,7 +59,8 @@ def judge(values: Mapping[str, Any], found_before: tuple[Problem, ...] = ()) -> 
     config: Config | None = None
     try:
         # Judged as JSON: there strictness means that a list may become a tuple, but no word becomes a number.
-        config = Config.model_validate_json(json.dumps(values))
+        # What JSON can't hold has been reported already.
+        config = Config.model_validate_json(json.dumps(values, default=repr))
     except ValidationError as error:
         problems += [_explain(detail, values) for detail in error.errors(include_url=False)]
     problems += find_conflicts(values)
@@ -64,32 +70,56 @@ def judge(values: Mapping[str, Any], found_before: tuple[Problem, ...] = ()) -> 
 
 
 def known_keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """Every key that the schema allows beside the chosen options of the groups."""
-    for name, field in Config.model_fields.items():
-        yield name
-        section = _section_of(field.annotation, VARIANT_KEYS.get(name), values.get(name))
-        if section is not None:
-            yield from (f"{name}.{key}" for key in section.model_fields)
+    """Every key that the schema allows beside the chosen options of the groups; entries of lists have none."""
+    yield from _keys_of(Config, values, "")
+
+
+def _keys_of(section: type[BaseModel], values: object, prefix: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield f"{prefix}{name}"
+        child = values.get(name) if isinstance(values, Mapping) else None
+        inner = _chosen(variants_of(field.annotation), child)
+        if inner is not None:
+            yield from _keys_of(inner, child, f"{prefix}{name}.")
 
 
 def variants_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type
     """The section classes behind a field: the class itself, or the members of a union."""
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, BaseModel) else []
-    return [item for item in get_args(annotation) if isinstance(item, type) and issubclass(item, BaseModel)]
+    if get_origin(annotation) is Annotated:
+        return variants_of(get_args(annotation)[0])
+    candidates = (annotation, *get_args(annotation))
+    return [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]
 
 
-def _section_of(annotation: Any, tag: str | None, chosen: Any) -> type[BaseModel] | None:  # noqa: ANN401
-    variants = variants_of(annotation)
-    if tag is None or not isinstance(chosen, Mapping):
-        return variants[0] if variants else None
-    fitting = (item for item in variants if chosen.get(tag) in get_args(item.model_fields[tag].annotation))
+def _chosen(variants: Sequence[type[BaseModel]], values: object) -> type[BaseModel] | None:
+    if len(variants) < 2 or not isinstance(values, Mapping):
+        return variants[0] if len(variants) == 1 else None
+    tag = next(tag for tag in _TAGS if tag in variants[0].model_fields)
+    fitting = (item for item in variants if values.get(tag) in get_args(item.model_fields[tag].annotation))
     return next(fitting, None)
+
+
+def _section_at(parts: Sequence[str], values: Mapping[str, Any]) -> type[BaseModel] | None:
+    """The section class at a key, such as that of the third entry for data.train_transforms.2."""
+    section: type[BaseModel] | None = Config
+    annotation: Any = Config
+    node: Any = values
+    for part in parts:
+        if isinstance(node, list) and part.isdigit():
+            annotation, node = get_args(annotation)[0], node[int(part)]
+        elif section is not None and part in section.model_fields and isinstance(node, Mapping):
+            annotation, node = section.model_fields[part].annotation, node.get(part)
+        else:
+            return None
+        section = _chosen(variants_of(annotation), node)
+    return section
 
 
 def _without_values(node: object, key: str = "") -> Iterator[Problem]:
     if node == MISSING:
         yield Problem(key=key, message=f"needs a value: {key}=…")
+    elif isinstance(node, bytes):
+        yield Problem(key=key, message="must be text, a number, true, false or null, not binary data")
     elif isinstance(node, Mapping):
         for name, child in node.items():
             yield from _without_values(child, f"{key}.{name}" if key else str(name))
@@ -104,24 +134,41 @@ def _one_per_key(problems: Iterable[Problem]) -> Iterator[Problem]:
         first, messages = same[0], list(dict.fromkeys(problem.message for problem in same))
         if all(message.startswith("must be ") for message in messages):
             rest = [message.removeprefix("must be ") for message in messages[1:]]
-            yield Problem(**{**vars(first), "message": " or ".join([messages[0], *rest])})
+            yield dataclasses.replace(first, message=" or ".join([messages[0], *rest]))
         else:
             yield first
 
 
 def _explain(detail: Any, values: Mapping[str, Any]) -> Problem:  # noqa: ANN401 - pydantic's ErrorDetails
-    key = ".".join(_key_parts(detail["loc"], values))
+    parts = _key_parts(detail["loc"], values)
+    key = ".".join(parts)
     kind, context, received = detail["type"], detail.get("ctx", {}), detail["input"]
     if kind == "extra_forbidden":
-        return Problem(key=key, value=received, has_value=True, message="no such key", hint=_nearest(key, values))
-    if kind == "missing":
+        return Problem(key=key, value=received, has_value=True, message="no such key", hint=_nearest(parts, values))
+    if kind == "missing" and isinstance(received, list):
+        owner = _section_at(parts[:-2], values)
+        length = len(get_args(owner.model_fields[parts[-2]].annotation)) if owner is not None else "more"
+        kind, context, key = "too_long", {"max_length": length}, ".".join(parts[:-1])
+    elif kind == "missing":
         return Problem(key=key, message="this key is missing", hint=_choose_option(key))
     if kind in ("union_tag_invalid", "union_tag_not_found") and isinstance(received, Mapping):
         tag = str(context.get("discriminator", "")).strip("'")
         key, received = f"{key}.{tag}", received.get(tag)
-    message = _SENTENCES[kind].format(**context) if kind in _SENTENCES else detail["msg"]
-    hint = _choose_option(key) if kind.startswith("union_tag") else None
-    return Problem(key=key, value=received, has_value=True, message=message, hint=hint)
+    message = _SENTENCES[kind].format(**_readable(context)) if kind in _SENTENCES else detail["msg"]
+    hint = (_choose_option(key) if kind.startswith("union_tag") else None) or _close_to(received, context)
+    return Problem(key=key, value=received, has_value=kind != "union_tag_not_found", message=message, hint=hint)
+
+
+def _readable(context: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {name: int(value) for name, value in context.items() if isinstance(value, float) and value.is_integer()}
+    return {**context, **whole}
+
+
+def _close_to(received: object, context: Mapping[str, Any]) -> str | None:
+    """The allowed word that was probably meant."""
+    allowed = re.findall(r"'([^']*)'", str(context.get("expected") or context.get("expected_tags") or ""))
+    close = difflib.get_close_matches(received, allowed, n=1) if isinstance(received, str) else []
+    return f"did you mean {close[0]}?" if close else None
 
 
 def _choose_option(key: str) -> str | None:
@@ -144,21 +191,24 @@ def _key_parts(location: tuple[int | str, ...], values: Mapping[str, Any]) -> li
         if isinstance(node, Mapping):
             node = node.get(part)
         elif isinstance(node, list) and isinstance(part, int):
-            node = node[part]
+            node = node[part] if part < len(node) else None
     return parts
 
 
-def _nearest(key: str, values: Mapping[str, Any]) -> str | None:
-    """The known key that was probably meant: spelt alike in its group, or of that name in another group."""
-    parent, _, last = key.rpartition(".")
-    known = list(known_keys(values))
-    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
-    elsewhere = {name.rpartition(".")[2]: name for name in known}
+def _nearest(parts: Sequence[str], values: Mapping[str, Any]) -> str | None:
+    """Where the key belongs, or the known key that was probably meant: spelt alike in its section or elsewhere."""
+    *parents, last = parts
+    owner = _owner_of(".".join(parents), last)
+    if owner is not None:
+        return owner
+    section = _section_at(parents, values)
+    siblings = {name: ".".join([*parents, name]) for name in section.model_fields} if section is not None else {}
+    elsewhere = {name.rpartition(".")[2]: name for name in known_keys(values)}
     for names in (siblings, elsewhere):
         close = difflib.get_close_matches(last, names, n=1, cutoff=0.7)
         if close:
             return f"did you mean {names[close[0]]}?"
-    return _owner_of(parent, last)
+    return None
 
 
 def _owner_of(group: str, name: str) -> str | None:

@@ -99,6 +99,4 @@ class CustomConfig(_Model):
     """Keyword arguments handed to that function."""
 
 
-ModelConfig = Annotated[
-    ResNetConfig | DenseNetConfig | TorchvisionConfig | CustomConfig, Field(discriminator="family")
-]
+ModelConfig = Annotated[ResNetConfig | DenseNetConfig | TorchvisionConfig | CustomConfig, Field(discriminator="family")]

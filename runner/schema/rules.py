@@ -82,9 +82,7 @@ def _node_rank_is_below_nodes(values: Values) -> Iterator[Problem]:
 
 def _nesterov_needs_momentum(values: Values) -> Iterator[Problem]:
     if values.get("optimizer.nesterov") is True and values.number("optimizer.momentum") == 0:
-        yield values.problem(
-            "optimizer.nesterov", "Nesterov's form needs optimizer.momentum above 0; set it to false"
-        )
+        yield values.problem("optimizer.nesterov", "Nesterov's form needs optimizer.momentum above 0; set it to false")
 
 
 def _folder_has_a_place(values: Values) -> Iterator[Problem]:
@@ -101,9 +99,7 @@ def _weights_belong_to_the_architecture(values: Values) -> Iterator[Problem]:
     suffixes = ", ".join(WEIGHTS_FILE_SUFFIXES)
     match = re.fullmatch(r"(?:(\w+)_Weights\.)?([A-Z0-9_]+)", weights)
     if family == "custom":
-        yield values.problem(
-            "model.weights", f"a custom model starts from null or from a file that ends in {suffixes}"
-        )
+        yield values.problem("model.weights", f"a custom model starts from null or from a file that ends in {suffixes}")
     elif match is None:
         yield values.problem(
             "model.weights", f"is neither null, nor a name such as IMAGENET1K_V1, nor a file that ends in {suffixes}"
@@ -112,9 +108,7 @@ def _weights_belong_to_the_architecture(values: Values) -> Iterator[Problem]:
         owner, version = match.groups()
         allowed = WEIGHTS_OF.get(name)
         if owner is not None and owner.lower() != name.lower():
-            yield values.problem(
-                "model.weights", f"these are weights of {owner.lower()}, but model.name = {name!r}"
-            )
+            yield values.problem("model.weights", f"these are weights of {owner.lower()}, but model.name = {name!r}")
         elif allowed is not None and version not in (*allowed, "DEFAULT"):
             yield values.problem(
                 "model.weights", f"torchvision has none of this name for {name}; allowed: {', '.join(allowed)}, DEFAULT"

@@ -56,6 +56,4 @@ class ConstantConfig(_Schedule):
     """Which schedule; set by the option of the group."""
 
 
-ScheduleConfig = Annotated[
-    PolyConfig | CosineConfig | StepConfig | ConstantConfig, Field(discriminator="name")
-]
+ScheduleConfig = Annotated[PolyConfig | CosineConfig | StepConfig | ConstantConfig, Field(discriminator="name")]

@@ -91,7 +91,5 @@ class Normalize(Section):
 
     mean: tuple[float, float, float]
     """Mean of each channel, for pixels in [0, 1]."""
-    std: tuple[
-        Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]
-    ]
+    std: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
     """Standard deviation of each channel, for pixels in [0, 1]."""

@@ -1,0 +1,55 @@
+# `make help` lists what there is. `run` and `test` set up .venv by themselves and are quick the second time.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint type check format docs bench wheel constraints clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "runner needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+run: $(READY) ## Train a ResNet-18 on real scans of digits; ARGS="model=resnet34 ..." changes what
+	$(BIN)/python -m runner $(ARGS)
+
+test: $(READY) ## Run all tests
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(READY) ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(READY) ## Check types
+	$(BIN)/mypy
+
+check: lint type test ## Everything that must hold before a commit
+
+format: $(READY) ## Put the code into style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## Generate docs/config.md and docs/config.schema.json from the schema and conf/
+	$(BIN)/python -m runner.reference
+
+bench: $(READY) ## Run the benchmarks and record their results in benchmarks/results
+	$(BIN)/python benchmarks/digits_seeds.py
+	$(BIN)/python benchmarks/refusals.py
+
+wheel: $(READY) ## Build the wheel, install it into an empty environment, run it from an empty folder
+	.ci/check-wheel $(PYTHON)
+
+constraints: $(READY) ## Write down the exact versions that are installed now
+	$(BIN)/python -m pip freeze --exclude-editable --exclude runner | grep -E '^[A-Za-z0-9_.-]+==' > constraints.txt
+
+clean: ## Remove what was made here, but for run folders
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,148 @@
+"""Checkpoints: a folder each, written under a temporary name, made durable, then renamed.
+
+A checkpoint is tensors (safetensors) and one JSON state; `manifest.json` holds the SHA-256 of each file. Nothing in
+it is ever unpickled. The files `last` and `best` beside them hold the name of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+import safetensors.torch
+import torch
+
+from runner.errors import CheckpointError
+from runner.files import (
+    named_write_errors,
+    sha256_of,
+    sync_file,
+    sync_folder,
+    temporary_beside,
+    write_atomic,
+    write_json,
+)
+
+Tensors = Mapping[str, torch.Tensor]
+Pointer = Literal["last", "best"]
+_STATE = "state.json"
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that was read and verified."""
+
+    name: str
+    state: dict[str, Any]
+    tensors: dict[str, dict[str, torch.Tensor]]
+    """By file, such as `model` for model.safetensors; on the CPU."""
+
+
+def checkpoint_name(epoch: int, step: int) -> str:
+    """`<epoch>-<step>`, padded so that names sort in time."""
+    return f"{epoch:04d}-{step:08d}"
+
+
+class CheckpointStore:
+    """The folder `checkpoints/` of a run."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def save(self, name: str, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
+        """Write a checkpoint as a whole; a checkpoint of this name is replaced.
+
+        Raises:
+            OutputError: when it can't be written; earlier checkpoints are intact then.
+        """
+        path = self.folder / name
+        temporary = temporary_beside(path)
+        with named_write_errors(path):
+            try:
+                self.folder.mkdir(exist_ok=True)
+                temporary.mkdir()
+                _write_files(temporary, tensors, state)
+                if path.exists():
+                    shutil.rmtree(path)
+                temporary.rename(path)
+                sync_folder(self.folder)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def point(self, pointer: Pointer, name: str) -> None:
+        """Let `last` or `best` name a checkpoint."""
+        write_atomic(self.folder / pointer, name + "\n")
+
+    def pointed(self, pointer: Pointer) -> str | None:
+        """The name that `last` or `best` holds; None before the first checkpoint."""
+        file = self.folder / pointer
+        return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+
+    def prune(self) -> None:
+        """Delete all but the newest `keep` checkpoints and the one that `best` names."""
+        spared = {*self.names()[-self.keep :], self.pointed("best"), self.pointed("last")}
+        for name in self.names():
+            if name not in spared:
+                shutil.rmtree(self.folder / name)
+
+    def names(self) -> list[str]:
+        """Names of the complete checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+    def load(self, name: str) -> Checkpoint:
+        """Read and verify a checkpoint.
+
+        Raises:
+            CheckpointError: when it is missing, incomplete, or differs from its manifest.
+        """
+        folder = self.folder / name
+        verify(folder)
+        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        tensors = {path.stem: safetensors.torch.load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+        return Checkpoint(name=name, state=state, tensors=tensors)
+
+
+def _write_files(folder: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
+    for stem, group in tensors.items():
+        file = folder / f"{stem}.safetensors"
+        safetensors.torch.save_file({key: value.contiguous() for key, value in group.items()}, file)
+        sync_file(file)
+    write_json(folder / _STATE, state)
+    write_manifest(folder)
+
+
+def write_manifest(folder: Path) -> None:
+    """Record the size and the SHA-256 of each file of a folder, and make all of it durable."""
+    files = sorted(path for path in folder.iterdir() if path.name != _MANIFEST)
+    entries = {path.name: {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in files}
+    write_json(folder / _MANIFEST, entries)
+
+
+def verify(folder: Path) -> None:
+    """Compare each file of a folder with its manifest.
+
+    Raises:
+        CheckpointError: naming the first file that is missing or differs.
+    """
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        unlisted = {path.name for path in folder.iterdir()} - {_MANIFEST, *manifest}
+        if unlisted:
+            raise CheckpointError(f"{folder} is damaged: {_MANIFEST} does not list {', '.join(sorted(unlisted))}")
+        for name, entry in manifest.items():
+            file = folder / name
+            if file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
+                raise CheckpointError(f"{file} is damaged: it differs from what was written (SHA-256)")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} is incomplete: {Path(str(error.filename)).name} is missing") from error
+    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{folder} can't be read: {error}") from error

@@ -1,0 +1,29 @@
+"""`python -m runner validate [overrides]`: everything that `train` would refuse, without training."""
+
+from __future__ import annotations
+
+from runner.compose import Job, compose_jobs
+from runner.console import show
+from runner.errors import EXIT_DONE
+from runner.preflight import preflight
+
+
+def run(argv: list[str]) -> int:
+    """Check config, data, model and machine.
+
+    Raises:
+        RunnerError: what `train` would raise before training.
+    """
+    compose_jobs(argv, "train", _validate_job)
+    return EXIT_DONE
+
+
+def _validate_job(job: Job) -> None:
+    ready = preflight(job.config)
+    config, splits = ready.config, ready.splits
+    lines = [
+        f"valid: {config.model.name} on {config.data.source}, "
+        f"{len(splits.train):,} training and {len(splits.val):,} validation images, {len(splits.classes)} classes",
+        *(f"note: {note}" for note in splits.notes),
+    ]
+    show("\n".join(lines))

@@ -1,0 +1,131 @@
+"""The only module that prints. Messages go through logging; this shows them, and the line of progress."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from runner.errors import RunnerError
+
+LOGGER = logging.getLogger("runner")
+# For `extra=`: keeps a record out of the terminal, such as a traceback of what is also shown as a message.
+FILE_ONLY = {"is_file_only": True}
+_FILE_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class ConsoleHandler(logging.Handler):
+    """Shows log records above the line of progress; warnings and errors go to stderr."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.INFO)
+        self.out = Console(highlight=False, soft_wrap=True)
+        self.err = Console(highlight=False, soft_wrap=True, stderr=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        if getattr(record, "is_file_only", False):
+            return
+        try:
+            is_warning = record.levelno >= logging.WARNING
+            text = Text(f"warning: {record.getMessage()}", style="yellow") if is_warning else Text(record.getMessage())
+            (self.err if is_warning else self.out).print(text)
+        except Exception:
+            self.handleError(record)
+
+
+def set_up() -> None:
+    """Show messages of the runner on the terminal; called once by the command line, never on import."""
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+    if not any(isinstance(handler, ConsoleHandler) for handler in LOGGER.handlers):
+        LOGGER.addHandler(ConsoleHandler())
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Keep all messages of the runner in a file as well."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(_FILE_FORMAT))
+    level = LOGGER.level
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+        handler.close()
+
+
+def show(text: str) -> None:
+    """Print a text that was asked for, such as help, to stdout."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def show_error(error: RunnerError) -> None:
+    """Print a named error to stderr in the form that scripts rely on."""
+    sys.stderr.write(f"runner: {error.name}: {error}\n")
+    sys.stderr.flush()
+
+
+def _terminal() -> Console | None:
+    for handler in LOGGER.handlers:
+        if isinstance(handler, ConsoleHandler) and handler.out.is_terminal:
+            return handler.out
+    return None
+
+
+class ProgressLine:
+    """A live line on a terminal; elsewhere one plain line per update."""
+
+    def __init__(self, live: Progress | None) -> None:
+        self._live = live
+        self._task: TaskID | None = None
+
+    def update(self, label: str, detail: str, completed: int, total: int) -> None:
+        """Show how far a stage is.
+
+        Args:
+            label: the stage, such as "epoch 3/5".
+            detail: what is known, such as the loss.
+            completed: steps done of this stage.
+            total: steps of this stage.
+        """
+        if self._live is None:
+            LOGGER.info("%s  step %d/%d  %s", label, completed, total, detail)
+            return
+        if self._task is None:
+            self._task = self._live.add_task(label, total=total, detail=detail)
+        self._live.update(self._task, description=label, completed=completed, total=total, detail=detail, refresh=True)
+
+    def clear(self) -> None:
+        """Take the line away until the next update."""
+        if self._live is not None and self._task is not None:
+            self._live.remove_task(self._task)
+            self._task = None
+
+
+@contextmanager
+def progress_line() -> Iterator[ProgressLine]:
+    """A line of progress that messages scroll past."""
+    terminal = _terminal()
+    if terminal is None:
+        yield ProgressLine(None)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[detail]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=terminal, transient=True) as live:
+        yield ProgressLine(live)

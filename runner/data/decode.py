@@ -1,0 +1,142 @@
+"""From an image file of any usual kind to correct RGB pixels.
+
+The conventions, which are also those of a packaged model:
+- Orientation as EXIF (or TIFF, or XMP) says.
+- Transparent pixels are laid over white.
+- 16-bit grey is scaled, 0 … 65535 to 0 … 255, not clipped. Pillow hands some 16-bit files over as 32-bit integers, so
+  these are taken as 16-bit too; 32-bit floats are taken as 0 … 1. Values outside of these ranges have no agreed
+  meaning and are refused, because stretching each image by its own extremes would make images incomparable.
+- CMYK is converted without a colour profile, as Pillow and torchvision do; JPEG stores it inverted (Adobe), which
+  Pillow undoes.
+- Of an animation the first frame.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from runner.data.index import shown
+from runner.errors import InvalidDatasetError
+
+Pixels = npt.NDArray[np.uint8]
+
+# Judged by content, not by extension: files are often misnamed. Only these, because some others start programs.
+_FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
+
+
+def decode_image(path: str) -> Pixels:
+    """Read an image file.
+
+    Returns:
+        uint8 RGB, shape (height, width, 3), writable.
+
+    Raises:
+        InvalidDatasetError: the file can't be opened, is empty, truncated or no image, or has more pixels than
+            Pillow's limit of 2 × Image.MAX_IMAGE_PIXELS (179 million).
+    """
+    try:
+        # Pillow warns about oddities of single files: whoever trains on a million can't act on that.
+        with Path(path).open("rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(file, formats=_FORMATS) as image:
+                return to_rgb(image)
+    except MemoryError:
+        raise
+    # Damaged files make Pillow's decoders raise nearly everything, from OSError and SyntaxError to struct.error.
+    except Exception as error:
+        raise InvalidDatasetError(f"{shown(path)}: {_reason(error, path)}") from error
+
+
+def to_rgb(image: Image.Image) -> Pixels:
+    """The pixels of a Pillow image of any mode, by the conventions of this module.
+
+    Returns:
+        uint8 RGB, shape (height, width, 3), writable.
+
+    Raises:
+        ValueError: the pixels of this mode have no agreed meaning.
+    """
+    image.load()
+    return _upright(_rgb_as_stored(image), _orientation(image))
+
+
+def _rgb_as_stored(image: Image.Image) -> Pixels:
+    match image.mode:
+        case "I;16" | "I;16L" | "I;16B" | "I;16N" | "I":
+            return _grey(_scaled(np.asarray(image), 65535))
+        case "F":
+            return _grey(_scaled(np.asarray(image), 1))
+        case _ if image.has_transparency_data:
+            canvas = Image.new("RGBA", image.size, "white")
+            canvas.alpha_composite(image.convert("RGBA"))
+            return np.array(canvas.convert("RGB"))
+        case "RGB":
+            return np.array(image)
+        case _:
+            return np.array(image.convert("RGB"))
+
+
+def _scaled(values: npt.NDArray[np.generic], largest: int) -> Pixels:
+    numbers = values.astype(np.float64)
+    low, high = numbers.min(), numbers.max()
+    # Written so that NaN is refused too.
+    if not (low >= 0 and high <= largest):
+        raise ValueError(
+            f"pixel values from {low:g} to {high:g}, where {values.dtype} must be within 0 … {largest}; "
+            "convert it to 8 bits per channel"
+        )
+    return np.rint(numbers * (255 / largest)).astype(np.uint8)
+
+
+def _grey(values: Pixels) -> Pixels:
+    return np.repeat(values[:, :, np.newaxis], 3, axis=2)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except (SyntaxError, ValueError, TypeError, struct.error, OSError):
+        # Damaged EXIF tells nothing about the orientation, and the pixels are good.
+        return 1
+
+
+def _upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Undo an EXIF orientation (CIPA DC-008, tag 0x0112)."""
+    match orientation:
+        case 2:
+            turned = pixels[:, ::-1]
+        case 3:
+            turned = pixels[::-1, ::-1]
+        case 4:
+            turned = pixels[::-1]
+        case 5:
+            turned = pixels.transpose(1, 0, 2)
+        case 6:
+            turned = np.rot90(pixels, k=-1)
+        case 7:
+            turned = pixels[::-1, ::-1].transpose(1, 0, 2)
+        case 8:
+            turned = np.rot90(pixels)
+        case _:
+            return pixels
+    return np.ascontiguousarray(turned)
+
+
+def _reason(error: Exception, path: str) -> str:
+    match error:
+        case UnidentifiedImageError():
+            if Path(path).stat().st_size == 0:
+                return "the file is empty (0 bytes)"
+            return f"this is no image: its content is none of {', '.join(_FORMATS)}"
+        case Image.DecompressionBombError():
+            return f"too many pixels: {error}"
+        case OSError() if error.errno is not None:
+            return f"can't be opened: {error.strerror}"
+        case _:
+            return f"the image is damaged or of an unknown kind: {error or type(error).__name__}"

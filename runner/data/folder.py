@@ -1,0 +1,175 @@
+"""Opens `data=folder`: training, validation and test split as folders of class folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from runner.data.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders
+from runner.data.source import FolderSource, Opened
+from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
+from runner.schema.data import DataConfig
+
+_MAX_NAMES = 8
+
+
+def open_folder(data: DataConfig) -> tuple[Opened | None, list[RunnerError]]:
+    """List the images of all splits and give each its class index in the training split.
+
+    Args:
+        data: with resolved paths; `train` is set.
+
+    Returns:
+        The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its folder.
+    """
+    errors: list[RunnerError] = []
+    train = _scan_train(data, errors)
+    others = {name: _scan(folder, f"data.{name}", errors) for name, folder in _other_splits(data)}
+    if train is None:
+        return None, errors
+    errors += _mistakes_in_classes(train)
+    notes = _notes_of(train, "data.train")
+    sources: dict[str, FolderSource] = {}
+    for name, index in others.items():
+        if index is None:
+            continue
+        key = f"data.{name}"
+        notes += _notes_of(index, key)
+        unknown = _unknown_classes(index, train)
+        if unknown:
+            errors.append(_unknown_classes_error(index, key, unknown, train))
+        else:
+            sources[name] = FolderSource(index, _labels_by_name(index, train))
+            notes += _missing_classes_note(index, key, train)
+    notes += _unused_validation_note(data)
+    opened = Opened(
+        classes=train.classes,
+        train=FolderSource(train, train.labels),
+        val=sources.get("val"),
+        test=sources.get("test"),
+        notes=notes,
+    )
+    return opened, errors
+
+
+def _other_splits(data: DataConfig) -> list[tuple[str, str]]:
+    return [(name, folder) for name, folder in (("val", data.val), ("test", data.test)) if folder is not None]
+
+
+def _scan(folder: str, key: str, errors: list[RunnerError]) -> FolderIndex | None:
+    try:
+        return scan_class_folders(folder, key=key)
+    except (InvalidDatasetError, NotLabeledDatasetError) as error:
+        errors.append(error)
+        return None
+
+
+def _scan_train(data: DataConfig, errors: list[RunnerError]) -> FolderIndex | None:
+    assert data.train is not None, "resolve_paths fills it"
+    if data.root is not None and Path(data.train) == Path(data.root, "train"):
+        error = _without_train(data.root)
+        if error is not None:
+            errors.append(error)
+            return None
+    return _scan(data.train, "data.train", errors)
+
+
+def _without_train(root: str) -> RunnerError | None:
+    """What is wrong with a data.root that holds no `train`, and what was probably meant."""
+    try:
+        with os.scandir(root) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+            folders = [entry.name for entry in listed if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError as error:
+        reason = "there is no such folder" if isinstance(error, FileNotFoundError) else error.strerror
+        return InvalidDatasetError(f"data.root = {root}: {reason}; {expected_tree(f'{root}/train')}")
+    if any(entry.name == "train" for entry in listed):
+        return None
+    deeper = [name for name in folders if Path(root, name, "train").is_dir()]
+    if deeper:
+        return InvalidDatasetError(
+            f"data.root = {root}: has no folder `train`, but {root}/{deeper[0]} has; use data.root={root}/{deeper[0]}"
+        )
+    if not listed:
+        return InvalidDatasetError(f"data.root = {root}: the folder is empty; {expected_tree(f'{root}/train')}")
+    return _root_without_splits(root)
+
+
+def _root_without_splits(root: str) -> RunnerError:
+    try:
+        index = scan_class_folders(root, key="data.root")
+    except NotLabeledDatasetError as error:
+        return error
+    except InvalidDatasetError:
+        return InvalidDatasetError(f"data.root = {root}: has no folder `train`; {expected_tree(f'{root}/train')}")
+    return InvalidDatasetError(
+        f"data.root = {root}: has no folder `train`; if {_some(index.classes)} are the classes, "
+        f"use data.train={root} instead of data.root"
+    )
+
+
+def _mistakes_in_classes(train: FolderIndex) -> list[RunnerError]:
+    errors: list[RunnerError] = []
+    if len(train.classes) < 2:
+        errors.append(
+            InvalidDatasetError(
+                f"data.train = {train.folder}: only one class folder, {_some(train.classes)}, but a classifier "
+                f"needs at least 2; {expected_tree(train.folder)}"
+            )
+        )
+    if empty := train.empty_classes():
+        errors.append(
+            InvalidDatasetError(
+                f"data.train = {train.folder}: {len(empty)} of {len(train.classes)} class folders hold no image: "
+                f"{_some(empty)}; fill or remove them{describe_left_out(train, ' (left out: ')}"
+                + (")" if train.left_out else "")
+            )
+        )
+    return errors
+
+
+def _unknown_classes(index: FolderIndex, train: FolderIndex) -> tuple[str, ...]:
+    return tuple(name for name in index.classes if name not in set(train.classes))
+
+
+def _unknown_classes_error(
+    index: FolderIndex, key: str, unknown: tuple[str, ...], train: FolderIndex
+) -> InvalidDatasetError:
+    return InvalidDatasetError(
+        f"{key} = {index.folder}: {len(unknown)} of {len(index.classes)} classes are none of the training split "
+        f"{train.folder}: {_some(unknown)}; the training split has {_some(train.classes)}"
+    )
+
+
+def _labels_by_name(index: FolderIndex, train: FolderIndex) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    number = {name: position for position, name in enumerate(train.classes)}
+    return np.array([number[name] for name in index.classes], dtype=np.int64)[index.labels]
+
+
+def _notes_of(index: FolderIndex, key: str) -> tuple[str, ...]:
+    text = describe_left_out(index, f"{key}: left out ")
+    return (text,) if text else ()
+
+
+def _missing_classes_note(index: FolderIndex, key: str, train: FolderIndex) -> tuple[str, ...]:
+    present = set(index.classes) - set(index.empty_classes())
+    missing = tuple(name for name in train.classes if name not in present)
+    if not missing:
+        return ()
+    return (f"{key}: no image of {len(missing)} of {len(train.classes)} classes: {_some(missing)}",)
+
+
+def _unused_validation_note(data: DataConfig) -> tuple[str, ...]:
+    """A validation split under another name would be overlooked in silence."""
+    if data.val is not None or data.root is None:
+        return ()
+    found = [name for name in ("valid", "validation", "dev") if Path(data.root, name).is_dir()]
+    return tuple(
+        f"{data.root}/{name} is not used; if it is the validation split: data.val={data.root}/{name}" for name in found
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else "")

@@ -1,0 +1,248 @@
+"""The images of a folder of class folders: which there are, not what is in them. No image is opened here."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.errors import InvalidDatasetError, NotLabeledDatasetError
+
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
+_IMAGE_EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
+_SYSTEM_NAMES = frozenset({b"thumbs.db", b"desktop.ini", b"__macosx"})
+_MAX_EXAMPLES = 3
+
+HIDDEN = "hidden"
+SYSTEM = "of an operating system"
+NO_IMAGE = "without an image extension"
+NO_CLASS = "outside the class folders"
+BROKEN_LINK = "broken links"
+LINK_LOOP = "links back to a folder around them"
+SPECIAL = "neither file nor folder"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How many entries were left out for one reason, and the first of them."""
+
+    reason: str
+    count: int
+    examples: tuple[str, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.examples) + (", …" if self.count > len(self.examples) else "")
+        return f"{self.count} {self.reason} ({shown})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderIndex:
+    """The images of one folder of class folders, compact enough for millions and for many processes.
+
+    The paths stand one after another in a single piece of memory: loader processes share it with the process that
+    started them, where a list of a million strings would be copied page by page.
+    """
+
+    folder: str
+    """Full path of the folder that holds the class folders."""
+    classes: tuple[str, ...]
+    """Names of the class folders, in the order of their UTF-8 bytes; empty ones too."""
+    labels: npt.NDArray[np.int64]
+    """Index into `classes` of each image, shape (N,)."""
+    paths: bytes
+    """Paths of all images relative to `folder`, one after another; within a class in the order of their bytes."""
+    offsets: npt.NDArray[np.int64]
+    """Image i is called paths[offsets[i]:offsets[i + 1]]; shape (N + 1,)."""
+    left_out: tuple[LeftOut, ...]
+    """What stood in the folder and was not used."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, image: int) -> str:
+        """Full path of this image; bytes that are no UTF-8 as surrogates (PEP 383), as open() wants them."""
+        relative = self.paths[self.offsets[image] : self.offsets[image + 1]]
+        return f"{self.folder}/{os.fsdecode(relative)}"
+
+    def empty_classes(self) -> tuple[str, ...]:
+        """Names of the class folders without an image."""
+        counts = np.bincount(self.labels, minlength=len(self.classes))
+        return tuple(name for name, count in zip(self.classes, counts, strict=True) if count == 0)
+
+
+@dataclass
+class _Aside:
+    """Collects what is left out."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def put(self, reason: str, path: bytes) -> None:
+        self.counts[reason] += 1
+        examples = self.examples.setdefault(reason, [])
+        # The first ones by name, so that the sentence is the same on every file system.
+        examples.append(shown(path))
+        examples.sort()
+        del examples[_MAX_EXAMPLES:]
+
+    def summary(self) -> tuple[LeftOut, ...]:
+        return tuple(
+            LeftOut(reason, count, tuple(self.examples[reason])) for reason, count in sorted(self.counts.items())
+        )
+
+
+def shown(path: bytes | str) -> str:
+    """A path as it can be printed: bytes that are no UTF-8 as \\xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def expected_tree(folder: str) -> str:
+    """What a folder of class folders looks like, as an example for messages."""
+    return f"expected:\n      {folder}/<class A>/1.jpg, 2.jpg, …\n      {folder}/<class B>/1.jpg, 2.jpg, …"
+
+
+def scan_class_folders(folder: str, *, key: str) -> FolderIndex:
+    """Find all images below the class folders of a folder, however deep.
+
+    Hidden entries, those of operating systems, broken links, and files without one of IMAGE_EXTENSIONS (in upper or
+    lower case) are left out and counted. Links to files and folders are followed, but not back to where they came
+    from. The result depends on the names alone, not on the order in which a file system lists them.
+
+    Args:
+        folder: full path of the folder that holds the class folders.
+        key: the config key that names the folder, for messages.
+
+    Raises:
+        NotLabeledDatasetError: there are no class folders.
+        InvalidDatasetError: the folder is missing, a file, empty or not readable; a class name is no UTF-8; there is
+            no image at all.
+    """
+    aside = _Aside()
+    try:
+        class_folders, num_loose_images = _class_folders(os.fsencode(folder), aside)
+        _check_class_folders(folder, key, class_folders, num_loose_images)
+        per_class = [_images_of_class(os.fsencode(folder), name, aside) for name in class_folders]
+    except OSError as error:
+        raise _unreadable(error, folder, key) from error
+    index = _assemble(folder, class_folders, per_class, aside)
+    if len(index) == 0:
+        raise InvalidDatasetError(
+            f"{key} = {folder}: no image in any of the {len(class_folders)} class folders"
+            f"{describe_left_out(index, '; left out: ')}; "
+            f"images are files that end in {', '.join(IMAGE_EXTENSIONS)}"
+        )
+    return index
+
+
+def describe_left_out(index: FolderIndex, prefix: str) -> str:
+    """What was left out, in one phrase after the prefix; empty where nothing was."""
+    return prefix + ", ".join(map(str, index.left_out)) if index.left_out else ""
+
+
+def _class_folders(folder: bytes, aside: _Aside) -> tuple[list[bytes], int]:
+    names: list[bytes] = []
+    num_loose_images = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            reason = _reason_to_leave_out(entry)
+            if reason is None and entry.is_dir():
+                names.append(entry.name)
+            else:
+                num_loose_images += reason is None
+                aside.put(reason or NO_CLASS, entry.name)
+    return sorted(names), num_loose_images
+
+
+def _check_class_folders(folder: str, key: str, class_folders: Sequence[bytes], num_loose_images: int) -> None:
+    if not class_folders and num_loose_images:
+        raise NotLabeledDatasetError(
+            f"{key} = {folder}: {num_loose_images} images, but no class folders: "
+            f"without them no image has a label; {expected_tree(folder)}"
+        )
+    if not class_folders:
+        with os.scandir(folder) as entries:
+            is_empty = next(iter(entries), None) is None
+        if is_empty:
+            raise InvalidDatasetError(f"{key} = {folder}: the folder is empty; {expected_tree(folder)}")
+        raise NotLabeledDatasetError(f"{key} = {folder}: no class folders and no images; {expected_tree(folder)}")
+    for name in class_folders:
+        try:
+            name.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidDatasetError(
+                f"{key} = {folder}: the name of the class folder {shown(name)} is no UTF-8; rename it"
+            ) from error
+
+
+def _images_of_class(folder: bytes, name: bytes, aside: _Aside) -> list[bytes]:
+    return sorted(_walk(os.path.join(folder, name), name, frozenset(), aside))  # noqa: PTH118 - bytes
+
+
+def _walk(directory: bytes, relative: bytes, around: frozenset[tuple[int, int]], aside: _Aside) -> Iterator[bytes]:
+    status = os.stat(directory)  # noqa: PTH116 - bytes
+    identity = (status.st_dev, status.st_ino)
+    if identity in around:
+        aside.put(LINK_LOOP, relative)
+        return
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            path = relative + b"/" + entry.name
+            reason = _reason_to_leave_out(entry)
+            if reason is not None:
+                aside.put(reason, path)
+            elif entry.is_dir():
+                yield from _walk(entry.path, path, around | {identity}, aside)
+            else:
+                yield path
+
+
+def _reason_to_leave_out(entry: os.DirEntry[bytes]) -> str | None:
+    """Why this entry is neither an image nor a folder to look into; None where it is one of them."""
+    if entry.name.startswith(b"."):
+        return HIDDEN
+    if entry.name.lower() in _SYSTEM_NAMES:
+        return SYSTEM
+    try:
+        is_file = entry.is_file()
+        if not is_file and entry.is_dir():
+            return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return BROKEN_LINK
+        raise
+    if not is_file:
+        return BROKEN_LINK if entry.is_symlink() else SPECIAL
+    _, dot, extension = entry.name.rpartition(b".")
+    return None if dot and extension.lower() in _IMAGE_EXTENSIONS else NO_IMAGE
+
+
+def _assemble(
+    folder: str, class_folders: Sequence[bytes], per_class: Sequence[Sequence[bytes]], aside: _Aside
+) -> FolderIndex:
+    counts = [len(paths) for paths in per_class]
+    lengths = np.fromiter((len(path) for paths in per_class for path in paths), np.int64, sum(counts))
+    return FolderIndex(
+        folder=folder,
+        classes=tuple(name.decode("utf-8") for name in class_folders),
+        labels=np.repeat(np.arange(len(counts), dtype=np.int64), counts),
+        paths=b"".join(path for paths in per_class for path in paths),
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        left_out=aside.summary(),
+    )
+
+
+def _unreadable(error: OSError, folder: str, key: str) -> InvalidDatasetError:
+    place = shown(error.filename) if error.filename else folder
+    where = f"{key} = {folder}" + ("" if place == folder else f": {place}")
+    match error.errno:
+        case errno.ENOENT if place == folder:
+            return InvalidDatasetError(f"{where}: there is no such folder; {expected_tree(folder)}")
+        case errno.ENOTDIR if place == folder:
+            return InvalidDatasetError(f"{where}: this is a file, not a folder; {expected_tree(folder)}")
+        case _:
+            return InvalidDatasetError(f"{where}: can't be read: {error.strerror}")

@@ -1,0 +1,260 @@
+"""Batches of images, each a pure function of (seed, epoch, batch number), made ahead of time by loader processes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from runner.data.order import TrainPlan, epoch_order, eval_batch
+from runner.data.source import ImageSource
+from runner.data.transforms import Pipeline, as_tensor
+from runner.data.workers import prepare_worker, start_method
+from runner.errors import DeviceError, RunnerError
+from runner.keyed_random import key
+
+_PREFETCHED_BATCHES_PER_WORKER = 2
+
+
+class Batch(NamedTuple):
+    """Images of one step of one process."""
+
+    images: Tensor
+    """uint8, shape (N, 3, height, width), channels last in memory."""
+    labels: Tensor
+    """Class indices, int64, shape (N,)."""
+    ids: Tensor
+    """Numbers of the images in their split, int64, shape (N,)."""
+
+
+class _Request(NamedTuple):
+    """All that it takes to make a batch."""
+
+    epoch: int
+    ids: npt.NDArray[np.int64]
+
+
+class _BatchMaker(Dataset["Batch | RunnerError"]):
+    """Makes batches on request, here or in a loader process."""
+
+    def __init__(self, source: ImageSource, transform: Pipeline, seed: int) -> None:
+        self._source = source
+        self._transform = transform
+        self._seed = seed
+
+    def __getitem__(self, request: _Request) -> Batch | RunnerError:
+        # An error travels as a value: raised in a loader process it would arrive as another one, of its traceback.
+        try:
+            return self.make(request)
+        except RunnerError as error:
+            return error
+
+    def make(self, request: _Request) -> Batch:
+        """Load and transform the images; raises what goes wrong."""
+        # Only the CPU's generator is used here. What the training process draws from it must not depend on whether
+        # images are loaded in it.
+        with torch.random.fork_rng(devices=[]):
+            images = [self._image(request.epoch, image) for image in request.ids.tolist()]
+        return Batch(
+            images=torch.stack(images).permute(0, 3, 1, 2),
+            labels=torch.from_numpy(self._source.labels[request.ids]),
+            ids=torch.from_numpy(request.ids),
+        )
+
+    def _image(self, epoch: int, image: int) -> Tensor:
+        """One transformed image, height × width × 3."""
+        pixels = as_tensor(self._source.load(image))
+        # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
+        torch.default_generator.manual_seed(key(self._seed, "augment", epoch, image))
+        return self._transform(pixels).permute(1, 2, 0)
+
+
+@dataclass(frozen=True)
+class TrainBatches:
+    """The training batches of one process."""
+
+    source: ImageSource
+    transform: Pipeline
+    _: KW_ONLY
+    seed: int
+    """Seed of the experiment: order and augmentation follow from it."""
+    batch_size: int
+    """Images per process."""
+    rank: int
+    world_size: int
+    last_batch: Literal["keep", "drop"]
+    """See :class:`runner.data.order.TrainPlan`."""
+    workers: int
+    """Loader processes; 0 loads in this process."""
+    pin_memory: bool
+    """Keep batches in page-locked memory, so that they can be copied to a GPU while it computes."""
+
+    @property
+    def plan(self) -> TrainPlan:
+        """How an epoch is cut into global batches."""
+        return TrainPlan(
+            num_samples=len(self.source),
+            batch_size=self.batch_size,
+            world_size=self.world_size,
+            last_batch=self.last_batch,
+        )
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Number of global batches in an epoch, which is also the number of batches of each process."""
+        return self.plan.batches_per_epoch
+
+    @property
+    def num_samples_per_epoch(self) -> int:
+        """Images used in one epoch, over all processes."""
+        return self.plan.num_samples_per_epoch
+
+    def global_batch_size(self, batch: int) -> int:
+        """Images of this global batch over all processes, by which a summed loss is divided."""
+        start, stop = self.plan.global_batch(batch)
+        return stop - start
+
+    def stream(self, start_epoch: int, start_batch: int, end_epoch: int) -> Iterator[Batch]:
+        """All batches of this process from (start_epoch, start_batch) to the end of epoch end_epoch − 1.
+
+        One iteration over all epochs: loader processes start once and work ahead into the next epoch. Close the
+        iterator (`contextlib.closing`) to end them early. Torch's global generators are neither read nor changed.
+
+        Raises:
+            InvalidDatasetError: an image can't be read.
+            DeviceError: a loader process died.
+        """
+        num_batches = (end_epoch - start_epoch) * self.batches_per_epoch - start_batch
+        return _received(
+            _make_loader(
+                _BatchMaker(self.source, self.transform, self.seed),
+                self._requests(start_epoch, start_batch, end_epoch),
+                workers=min(self.workers, num_batches),
+                pin_memory=self.pin_memory,
+                keep_workers=False,
+            )
+        )
+
+    def preview(self, num_images: int) -> Batch:
+        """The first images of the first epoch, over all processes, as training will see them; made in this process."""
+        order = epoch_order(len(self.source), self.seed, 0)
+        return _BatchMaker(self.source, self.transform, self.seed).make(_Request(0, order[:num_images]))
+
+    def _requests(self, start_epoch: int, start_batch: int, end_epoch: int) -> Iterator[_Request]:
+        plan = self.plan
+        for epoch in range(start_epoch, end_epoch):
+            order = epoch_order(plan.num_samples, self.seed, epoch)
+            first = start_batch if epoch == start_epoch else 0
+            for number in range(first, plan.batches_per_epoch):
+                start, stop = plan.global_batch(number).share(self.rank, self.world_size)
+                yield _Request(epoch, order[start:stop].copy())
+
+
+class EvalBatches:
+    """The evaluation batches of one process: all its images once, in a fixed order, nothing padded.
+
+    Batch b holds the consecutive images [b·B, (b+1)·B) for any number of processes and belongs to rank b mod W, so
+    sums that are kept per batch number and added in that order do not depend on the number of processes.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        transform: Pipeline,
+        *,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        workers: int,
+        pin_memory: bool,
+    ) -> None:
+        self._source = source
+        self._transform = transform
+        self._batch_size = batch_size
+        self._rank = rank
+        self._world_size = world_size
+        self._workers = workers
+        self._pin_memory = pin_memory
+        self._loader: DataLoader[Batch | RunnerError] | None = None
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches over all processes."""
+        return -(-len(self._source) // self._batch_size)
+
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
+        """Go through the batches of this process (there may be none), each with its number.
+
+        Loader processes stay for the next time. Should a transform be random, it does the same each time.
+
+        Raises:
+            InvalidDatasetError: an image can't be read.
+            DeviceError: a loader process died.
+        """
+        numbers = range(self._rank, self.num_batches, self._world_size)
+        if self._loader is None:
+            self._loader = _make_loader(
+                _BatchMaker(self._source, self._transform, seed=0),
+                [self._request(number) for number in numbers],
+                workers=min(self._workers, len(numbers)),
+                pin_memory=self._pin_memory,
+                keep_workers=True,
+            )
+        return zip(numbers, _received(self._loader), strict=True)
+
+    def close(self) -> None:
+        """End the loader processes."""
+        self._loader = None
+
+    def _request(self, number: int) -> _Request:
+        return _Request(0, np.arange(*eval_batch(number, len(self._source), self._batch_size)))
+
+
+def _make_loader(
+    maker: _BatchMaker, requests: Iterable[_Request], *, workers: int, pin_memory: bool, keep_workers: bool
+) -> DataLoader[Batch | RunnerError]:
+    return DataLoader(
+        maker,
+        batch_size=None,  # one item is one batch already
+        sampler=requests,
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        pin_memory=pin_memory,
+        worker_init_fn=prepare_worker,
+        prefetch_factor=_PREFETCHED_BATCHES_PER_WORKER if workers else None,
+        persistent_workers=keep_workers and workers > 0,
+        multiprocessing_context=start_method() if workers else None,
+        # Of its own, or the loader would draw a number from torch's global one.
+        generator=torch.Generator(),
+    )
+
+
+def _as_it_is(item: object) -> object:
+    return item
+
+
+def _received(loader: DataLoader[Batch | RunnerError]) -> Iterator[Batch]:
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock.
+            warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
+            items = iter(loader)
+        for item in items:
+            if isinstance(item, RunnerError):
+                raise item
+            yield item
+    except RuntimeError as error:
+        # A defect of ours in such a process has another text, "Caught … in DataLoader worker process 0".
+        if "DataLoader worker (pid" not in str(error):
+            raise
+        raise DeviceError(
+            f"a process that loads images died: {error} The usual cause is too little memory, or in a container too "
+            "little shared memory (docker run --shm-size=8g): give more, or lower data.workers or data.batch_size"
+        ) from error

@@ -1,0 +1,88 @@
+"""Where images come from, as the loader sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.data.decode import Pixels, decode_image
+from runner.data.index import FolderIndex, shown
+
+Labels = npt.NDArray[np.int64]
+
+
+class ImageSource(Protocol):
+    """One split of a data set. Loader processes get a copy, so it must pickle and be cheap to share."""
+
+    @property
+    def labels(self) -> Labels:
+        """Class index of each image, shape (N,)."""
+
+    def __len__(self) -> int:
+        """Number of images."""
+
+    def load(self, image: int) -> Pixels:
+        """The pixels of this image as uint8 RGB, shape (height, width, 3).
+
+        Raises:
+            InvalidDatasetError: it can't be read; says which image and why.
+        """
+
+    def describe(self, image: int) -> str:
+        """How a person would find this image: its path, or its number in a named data set."""
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """Images of a folder of class folders."""
+
+    index: FolderIndex
+    labels: Labels
+    """Class index of each image, shape (N,): the index's own, or those of the training split for the same names."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def load(self, image: int) -> Pixels:
+        """Decode the file; see :func:`runner.data.decode.decode_image`."""
+        return decode_image(self.index.path(image))
+
+    def describe(self, image: int) -> str:
+        """Full path."""
+        return shown(self.index.path(image))
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some images of another source, numbered anew from 0."""
+
+    source: ImageSource
+    ids: Labels
+    """Their numbers in that source, shape (N,)."""
+    labels: Labels
+    """Their class indices, shape (N,)."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def load(self, image: int) -> Pixels:
+        """Load from the other source."""
+        return self.source.load(int(self.ids[image]))
+
+    def describe(self, image: int) -> str:
+        """As the other source describes it."""
+        return self.source.describe(int(self.ids[image]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """What a kind of source found: its splits as they are, before a missing validation split is made."""
+
+    classes: tuple[str, ...]
+    train: ImageSource
+    val: ImageSource | None
+    test: ImageSource | None
+    notes: tuple[str, ...] = ()

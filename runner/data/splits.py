@@ -1,0 +1,201 @@
+"""From the config to the three splits of a data set, or to everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import numpy as np
+
+from runner.data.digits import ensure_digits
+from runner.data.folder import open_folder
+from runner.data.geometry import find_size_problems
+from runner.data.source import ImageSource, Opened, Subset
+from runner.data.split import stratified_split
+from runner.data.synthetic import open_synthetic
+from runner.errors import (
+    ConfigError,
+    InvalidDatasetError,
+    OutputError,
+    PreflightError,
+    Problem,
+    ProblemsError,
+    RunnerError,
+)
+from runner.schema.data import DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
+
+_NUM_PROBES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """A data set that can be trained on."""
+
+    classes: tuple[str, ...]
+    """Class names in index order, frozen from the training split."""
+    train: ImageSource
+    val: ImageSource
+    test: ImageSource | None
+    notes: tuple[str, ...]
+    """Sentences for the log: what was left out, which classes validation lacks, how validation was made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was found. There are splits exactly when there are no errors."""
+
+    splits: Splits | None
+    errors: tuple[RunnerError, ...]
+
+
+def open_splits(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Splits:
+    """Open a data set; see :func:`inspect`.
+
+    Raises:
+        RunnerError: the mistake that was found, or all of them in one (see :func:`combined`).
+    """
+    inspection = inspect(data, seed, global_batch_size=global_batch_size)
+    if inspection.splits is None:
+        raise combined(inspection.errors)
+    return inspection.splits
+
+
+def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Inspection:
+    """Open a data set and look for all mistakes that can be seen before training.
+
+    Downloads or writes the data sets that the runner brings itself. Of a folder it lists the files and decodes as
+    many images as it takes to see that there are readable ones; whether all are is not known until they are used.
+
+    Args:
+        data: with resolved paths (:func:`runner.data.paths.resolve_paths`).
+        seed: seed of the experiment; a validation split that is made from the training split depends on it.
+        global_batch_size: images per step over all processes, data.batch_size × world size.
+    """
+    size_problems = find_size_problems(data)
+    errors: list[RunnerError] = [ConfigError(size_problems)] if size_problems else []
+    opened, mistakes = _opened(data, seed)
+    errors += mistakes
+    if opened is None:
+        return Inspection(splits=None, errors=tuple(errors))
+    splits = _with_validation(opened, data, seed)
+    # Where classes are wrong, numbers of images are not worth a second sentence.
+    if not mistakes:
+        errors += _mistakes_in_splits(splits, data, global_batch_size)
+    return Inspection(splits=None if errors else splits, errors=tuple(errors))
+
+
+def combined(errors: Sequence[RunnerError]) -> RunnerError:
+    """One error out of at least one: of their own kind where they are all of one kind, else a PreflightError."""
+    if len(errors) == 1:
+        return errors[0]
+    problems = [problem for error in errors for problem in _problems_of(error)]
+    first = type(errors[0])
+    if any(type(error) is not first for error in errors):
+        return PreflightError(problems)
+    if issubclass(first, ProblemsError):
+        return first(problems)
+    return first(str(PreflightError(problems)))
+
+
+def _problems_of(error: RunnerError) -> Sequence[Problem]:
+    return error.problems if isinstance(error, ProblemsError) else [Problem(key="", message=str(error))]
+
+
+def _opened(data: DataConfig, seed: int) -> tuple[Opened | None, list[RunnerError]]:
+    try:
+        match data:
+            case FolderData():
+                return open_folder(data)
+            case DigitsData():
+                assert data.root is not None, "resolve_paths fills it"
+                ensure_digits(data.root)
+                return open_folder(data)
+            case TorchvisionData():
+                # Imports torch, which takes seconds: only whoever wants it pays for it.
+                from runner.data.torchvision import open_torchvision  # noqa: PLC0415
+
+                return open_torchvision(data), []
+            case SyntheticData():
+                return open_synthetic(data, seed), []
+            case _:
+                assert_never(data)
+    except (InvalidDatasetError, OutputError) as error:
+        return None, [error]
+
+
+def _with_validation(opened: Opened, data: DataConfig, seed: int) -> Splits:
+    splits = Splits(
+        classes=opened.classes,
+        train=opened.train,
+        val=opened.val if opened.val is not None else opened.train,
+        test=opened.test,
+        notes=opened.notes,
+    )
+    if opened.val is not None or (data.val is not None and data.source in ("folder", "digits")):
+        return splits
+    labels = opened.train.labels
+    train, val = (
+        Subset(opened.train, ids, labels[ids])
+        for ids in stratified_split(labels, data.val_fraction, seed, opened.classes)
+    )
+    note = (
+        f"there is no validation split: {len(val)} of {len(labels)} training images "
+        f"(data.val_fraction = {data.val_fraction:g} of each class, seed {seed}) are set aside for it"
+    )
+    return replace(splits, train=train, val=val, notes=(*opened.notes, note, *_single_image_note(splits)))
+
+
+def _single_image_note(splits: Splits) -> tuple[str, ...]:
+    counts = np.bincount(splits.train.labels, minlength=len(splits.classes))
+    single = [name for name, count in zip(splits.classes, counts, strict=True) if count == 1]
+    return (f"validation lacks the classes of a single image: {', '.join(single[:8])}",) if single else ()
+
+
+def _mistakes_in_splits(splits: Splits, data: DataConfig, global_batch_size: int) -> list[RunnerError]:
+    errors: list[RunnerError] = []
+    place = data.train or f"data={data.source}"
+    if len(splits.val) == 0:
+        errors.append(
+            InvalidDatasetError(
+                f"{place}: no image can be set aside for validation, because no class has two; "
+                "give data.val=FOLDER or more images"
+            )
+        )
+    if global_batch_size > len(splits.train):
+        world_size = global_batch_size // data.batch_size
+        errors.append(
+            InvalidDatasetError(
+                f"{place}: one step needs {global_batch_size} images (data.batch_size = {data.batch_size} × "
+                f"{world_size} processes), but the training split has only {len(splits.train)}; "
+                f"{_largest_batch_size(len(splits.train), world_size)}"
+            )
+        )
+    sources = {"train": splits.train, "val": splits.val, "test": splits.test}
+    return errors + [
+        error for name, source in sources.items() if source is not None and (error := _unreadable(name, source))
+    ]
+
+
+def _largest_batch_size(num_images: int, world_size: int) -> str:
+    largest = num_images // world_size
+    return f"set data.batch_size to at most {largest}" if largest else "use fewer processes"
+
+
+def _unreadable(name: str, source: ImageSource) -> RunnerError | None:
+    """An error where none of a few images, spread over the split, can be decoded."""
+    failure: InvalidDatasetError | None = None
+    num_probes = min(_NUM_PROBES, len(source))
+    for image in np.linspace(0, len(source) - 1, num_probes, dtype=np.int64).tolist():
+        try:
+            source.load(image)
+        except InvalidDatasetError as error:
+            failure = failure or error
+        else:
+            return None
+    if failure is None:
+        return None
+    return InvalidDatasetError(
+        f"data.{name}: no readable image: {num_probes} of {len(source)} were tried, none can be decoded; "
+        f"the first: {failure}"
+    )

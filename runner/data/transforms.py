@@ -1,0 +1,189 @@
+"""From the lists in data.train_transforms and data.eval_transforms to torchvision's transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from runner.data.decode import to_rgb
+from runner.data.geometry import shorter_side_after_resize
+from runner.schema.data import DataConfig
+from runner.schema.transforms import (
+    CenterCrop,
+    Interpolation,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+
+Pipeline = Callable[[Tensor], Tensor]
+"""From a uint8 image of shape (3, height, width) to another."""
+
+
+def train_transform(data: DataConfig) -> Pipeline:
+    """What is done to a training image. Draws from torch's global generator of the CPU, and from nothing else."""
+    return pipeline_of(data.train_transforms)
+
+
+def eval_transform(data: DataConfig) -> Pipeline:
+    """What is done to an image at evaluation and afterwards."""
+    return pipeline_of(data.eval_transforms)
+
+
+def pipeline_of(transforms: Sequence[Transform]) -> Pipeline:
+    """The transforms one after another, on uint8 images of shape (3, height, width)."""
+    steps = [_built(transform) for transform in transforms]
+    pipeline: nn.Module = v2.Compose(steps) if steps else v2.Identity()
+    return pipeline
+
+
+def follow_weights(
+    data: DataConfig,
+    *,
+    resize_size: int,
+    crop_size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    interpolation: Interpolation,
+) -> DataConfig:
+    """The config with the preprocessing that pretrained weights were trained with.
+
+    Evaluation resizes and crops as the weights' own preset does, scaled to data.image_size; both evaluation and
+    training normalise by the weights' mean and std. The training transforms stay.
+
+    Args:
+        data: config as composed.
+        resize_size: length of the shorter side in pixels to which the preset resizes.
+        crop_size: side in pixels of the square that it then cuts out.
+        mean: of each channel, for pixels in [0, 1].
+        std: of each channel, for pixels in [0, 1].
+        interpolation: how the preset resamples.
+    """
+    resize = Resize(
+        name="resize",
+        size=data.image_size,
+        # A preset that pads instead of cropping (crop_size > resize_size) has no fraction to keep.
+        crop_fraction=min(1.0, crop_size / resize_size),
+        interpolation=interpolation,
+    )
+    crop = CenterCrop(name="center_crop", size=data.image_size)
+    red, green, blue = mean
+    red_std, green_std, blue_std = std
+    normalize = Normalize(mean=(red, green, blue), std=(red_std, green_std, blue_std))
+    return data.model_copy(update={"eval_transforms": (resize, crop), "normalize": normalize})
+
+
+class Normalizer(nn.Module):
+    """(pixel / 255 − mean) / std per channel, where the images are: on the device, for a whole batch at once.
+
+    The same operations in the same order as torchvision's `to_dtype(scale=True)` and `normalize`, so the same bits;
+    but mean and std are kept on the device, where torchvision copies them there at each call and waits for it.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, normalize: Normalize) -> None:
+        super().__init__()
+        # Not part of the weights: the package states them in model.json.
+        self.register_buffer("mean", torch.tensor(normalize.mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(normalize.std).view(3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalise uint8 images of shape (…, 3, height, width); float32 of the same shape and memory format."""
+        return images.to(torch.float32).mul_(1 / 255).sub_(self.mean).div_(self.std)
+
+
+class PackagedTransform:
+    """Everything between an image and a trained model's input: the same bits as at evaluation."""
+
+    def __init__(self, transforms: Sequence[Transform], normalize: Normalize) -> None:
+        self._pipeline = pipeline_of(transforms)
+        self._normalizer = Normalizer(normalize)
+
+    def __call__(self, image: Image.Image | npt.NDArray[np.generic] | Tensor) -> Tensor:
+        """Prepare one image.
+
+        Args:
+            image: a Pillow image of any mode; an array as Image.fromarray takes it, such as uint8 of shape
+                (height, width) or (height, width, 3 or 4); or a uint8 tensor of shape (1 or 3, height, width).
+
+        Returns:
+            float32 of shape (3, image size, image size); stack them to a batch.
+
+        Raises:
+            TypeError: the array or tensor is of another shape or type.
+            ValueError: the pixels have no agreed meaning; see :mod:`runner.data.decode`.
+        """
+        normalized: Tensor = self._normalizer(self._pipeline(_as_pixels(image)))
+        return normalized.contiguous()
+
+
+def as_tensor(pixels: npt.NDArray[np.uint8]) -> Tensor:
+    """Pixels of shape (height, width, 3) as a tensor of shape (3, height, width); shares the memory."""
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _as_pixels(image: Image.Image | npt.NDArray[np.generic] | Tensor) -> Tensor:
+    match image:
+        case Image.Image():
+            return as_tensor(to_rgb(image))
+        case np.ndarray():
+            return as_tensor(to_rgb(Image.fromarray(image)))
+        case Tensor():
+            if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] not in (1, 3):
+                raise TypeError(
+                    f"expected a uint8 tensor of shape (1 or 3, height, width), got {image.dtype} of shape "
+                    f"{tuple(image.shape)}"
+                )
+            return image.expand(3, -1, -1)
+        case _:
+            assert_never(image)
+
+
+def _built(transform: Transform) -> nn.Module:
+    step: nn.Module
+    match transform:
+        case Resize():
+            side = shorter_side_after_resize(transform)
+            step = v2.Resize(side, interpolation=_interpolation(transform.interpolation), antialias=True)
+        case CenterCrop():
+            step = v2.CenterCrop(transform.size)
+        case RandomResizedCrop():
+            step = v2.RandomResizedCrop(
+                transform.size,
+                scale=transform.scale,
+                ratio=transform.ratio,
+                interpolation=_interpolation(transform.interpolation),
+                antialias=True,
+            )
+        case RandomCrop():
+            step = v2.RandomCrop(transform.size, padding=transform.padding or None, pad_if_needed=True)
+        case RandomHorizontalFlip():
+            step = v2.RandomHorizontalFlip(transform.p)
+        case _:
+            assert_never(transform)
+    return step
+
+
+def _interpolation(name: Interpolation) -> v2.InterpolationMode:
+    match name:
+        case "bilinear":
+            return v2.InterpolationMode.BILINEAR
+        case "bicubic":
+            return v2.InterpolationMode.BICUBIC
+        case "nearest":
+            # The one that agrees with Pillow; plain NEAREST is kept by torchvision for old models.
+            return v2.InterpolationMode.NEAREST_EXACT
+        case _:
+            assert_never(name)

@@ -1,0 +1,67 @@
+"""The processes that load images: how many, and how they behave when somebody sends a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Literal
+
+from joblib import cpu_count  # type: ignore[import-untyped]
+
+_MAX_WORKERS_GPU = 16
+_MAX_WORKERS_CPU = 4
+
+
+def resolve_workers(
+    workers: Literal["auto"] | int, device_type: str, num_local_processes: int, *, num_cores: int | None = None
+) -> int:
+    """Loader processes for each training process.
+
+    A number is taken as it is. `auto` shares the cores of this machine between its training processes:
+    - Training on the CPU needs the cores itself: none for up to 2 cores per process (images are then loaded in the
+      training process), else a quarter of them, at most 4.
+    - On GPUs all cores but one, at least 1 and at most 16.
+
+    Args:
+        workers: data.workers.
+        device_type: cpu, cuda or mps.
+        num_local_processes: training processes on this machine. Where the launcher has bound each process to cores of
+            its own, as srun does with --cpus-per-task, 1.
+        num_cores: cores that this process may use; by default what CPU affinity and the limits of a container leave.
+    """
+    if workers != "auto":
+        return workers
+    cores = (cpu_count() if num_cores is None else num_cores) // num_local_processes
+    if device_type == "cpu":
+        return 0 if cores <= 2 else min(cores // 4, _MAX_WORKERS_CPU)
+    return min(max(cores - 1, 1), _MAX_WORKERS_GPU)
+
+
+def start_method() -> Literal["fork", "spawn"]:
+    """How loader processes start: forked they share the index with their parent; macOS and Windows can't safely."""
+    return "fork" if sys.platform == "linux" else "spawn"
+
+
+def prepare_worker(_worker: int) -> None:
+    """Runs first in each loader process: whether a run stops is decided by the training process alone.
+
+    A terminal, SLURM or systemd signals all processes of a job. If loaders died of that, the training process could
+    not finish its step. When the training process itself ends or is killed they still end: it sends SIGTERM, and
+    torch's loaders watch their parent. (torch already limits each of them to one thread.)
+    """
+    for name in ("SIGINT", "SIGUSR1", "SIGUSR2"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if sys.platform == "linux":
+        # Blocked everywhere and fetched by one thread, because a handler in Python is not told who sent it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_for_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_for_parent(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    # As torch's own handler does. Status 0: the parent wants this, and must not take it for a crash.
+    os._exit(0)

@@ -1,0 +1,95 @@
+"""Writing files so that a reader, or a power cut, never meets a half-written one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runner.errors import OutputError
+
+_CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def named_write_errors(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system while `path` is written into an :class:`OutputError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{path} can't be written: {reason}; free space or choose another folder") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable; without this a rename can be lost in a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder (so that a rename is atomic) that no other process uses; hidden."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.tmp")
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace a file as a whole: temporary name, fsync, rename.
+
+    Raises:
+        OutputError: when the folder is missing or read-only, or the disk is full; the old file is intact then.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temporary = temporary_beside(path)
+    with named_write_errors(path):
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+    """Replace a JSON file as a whole, indented for people; not-a-number is refused, since JSON has none."""
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a log of lines and make it durable.
+
+    Raises:
+        OutputError: when it can't be written.
+    """
+    with named_write_errors(path), path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

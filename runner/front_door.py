@@ -1,0 +1,87 @@
+"""From argv to a command. The first bare word is the command; none means `train`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from runner.errors import EXIT_DONE, UsageError
+
+# One line each, for --help. A command `x` lives in runner/commands/x.py.
+COMMANDS = {
+    "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
+    "validate": "check everything that train would refuse, config and data, without training",
+}
+# Hydra's flags that are followed by a value, which is no command.
+_FLAGS_WITH_VALUE = frozenset(
+    {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p", "--cfg", "-c"}
+)
+
+
+def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """Take the command off the arguments.
+
+    Returns:
+        The command and the remaining arguments.
+
+    Raises:
+        UsageError: when the first bare word is no command.
+    """
+    is_value = False
+    for position, word in enumerate(argv):
+        if is_value or word.startswith(("-", "+", "~")) or "=" in word:
+            is_value = word in _FLAGS_WITH_VALUE and not is_value
+            continue
+        if word in COMMANDS:
+            return word, [*argv[:position], *argv[position + 1 :]]
+        raise UsageError(_unknown(word))
+    return "train", list(argv)
+
+
+def _unknown(word: str) -> str:
+    from runner.compose import group_options  # noqa: PLC0415 - only the unlucky pay for it
+    from runner.schema.judge import known_keys  # noqa: PLC0415
+
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    message = f"{word!r} is neither a command nor KEY=VALUE; commands: {', '.join(COMMANDS)}"
+    if close:
+        return f"{message}; did you mean {close[0]}?"
+    if word in group_options("experiment"):
+        return f"{message}; did you mean experiment={word}?"
+    if word in set(known_keys({})):
+        return f"{message}; did you mean {word}=VALUE?"
+    return f"{message}; see python -m runner --help"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Carry out a command line.
+
+    Returns:
+        The exit code of a command that ended well.
+
+    Raises:
+        RunnerError: with its own exit code.
+    """
+    from runner import console  # noqa: PLC0415
+
+    if "--version" in argv:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        console.show(f"runner {version('runner')}")
+        return EXIT_DONE
+    command, arguments = split_command(argv)
+    if "--help" in arguments or "-h" in arguments:
+        from runner.reference import help_text  # noqa: PLC0415
+
+        console.show(help_text(COMMANDS))
+        return EXIT_DONE
+    console.set_up()
+    match command:
+        case "validate":
+            from runner.commands import validate  # noqa: PLC0415
+
+            return validate.run(arguments)
+        case _:
+            from runner.commands import train  # noqa: PLC0415
+
+            return train.run(arguments)

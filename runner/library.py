@@ -1,0 +1,45 @@
+"""Use from Python: compose a config, train it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner import run_folder
+from runner.compose import Job, compose_jobs
+from runner.preflight import preflight
+from runner.schema import Config
+
+if TYPE_CHECKING:
+    from runner.train import RunResult
+
+
+def load_config(overrides: Sequence[str] = ()) -> Config:
+    """Compose and check a config, as the command line does.
+
+    Args:
+        overrides: what would be typed, such as ["model=resnet50", "trainer.epochs=10"].
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    jobs: list[Job] = []
+
+    def keep(job: Job) -> None:
+        jobs.append(job)
+
+    compose_jobs(list(overrides), "train", keep)
+    return jobs[0].config
+
+
+def fit(config: Config) -> RunResult:
+    """Train one experiment in this process, in a new run folder.
+
+    Raises:
+        RunnerError: what the command line would print and turn into an exit code.
+    """
+    ready = preflight(config)
+    from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
+
+    return launch(ready, run_folder.make_new(Path(ready.config.output_dir)))

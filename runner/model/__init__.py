@@ -1,0 +1,21 @@
+"""Models: architectures, weights and heads, from the config group `model`."""
+
+from __future__ import annotations
+
+from runner.model.architectures import build_architecture
+from runner.model.build import BuiltModel, build_model
+from runner.model.catalogue import WeightsPreprocessing, weights_preprocessing
+from runner.model.check import check_model
+from runner.model.head import head_of
+from runner.model.state_dict import with_versions
+
+__all__ = [
+    "BuiltModel",
+    "WeightsPreprocessing",
+    "build_architecture",
+    "build_model",
+    "check_model",
+    "head_of",
+    "weights_preprocessing",
+    "with_versions",
+]

@@ -1,0 +1,50 @@
+"""torchvision's weights files, in torch.hub's usual cache."""
+
+from __future__ import annotations
+
+import logging
+import re
+from http.client import HTTPException
+from pathlib import Path
+
+import torch.hub
+from torchvision.models import WeightsEnum
+
+from runner.errors import InvalidModelError
+
+_logger = logging.getLogger("runner")
+
+
+def cached_path(weights: WeightsEnum) -> Path:
+    """Where torch.hub keeps the file of these weights, whether it is there or not."""
+    return Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
+
+
+def fetch(weights: WeightsEnum) -> Path:
+    """The file of these weights, downloaded into torch.hub's cache if it is not there yet.
+
+    Safe for several processes at once: each downloads under a name of its own and renames. A file in the cache is taken
+    as it is; a download must have the SHA-256 whose beginning stands in its name, as torch.hub demands.
+
+    Raises:
+        InvalidModelError: when it can't be downloaded; names the address, the file to place and the folder.
+    """
+    path = cached_path(weights)
+    if path.exists():
+        return path
+    digest = re.search(r"-([a-f0-9]+)\.", path.name)
+    _logger.info("downloading %s to %s", weights.url, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(
+            weights.url,
+            str(path),
+            hash_prefix=digest[1] if digest else None,
+            progress=False,
+        )
+    except (OSError, HTTPException, RuntimeError) as error:  # no connection or no room; cut off; another SHA-256
+        raise InvalidModelError(
+            f"model.weights = {weights.name!r}: {weights.url} can't be downloaded ({error}); "
+            f"fetch it on a machine that can and place it as {path.name} in {path.parent}, or give the path of a file"
+        ) from error
+    return path

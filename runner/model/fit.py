@@ -1,0 +1,154 @@
+"""Putting a state dict from elsewhere into a model: what is replaced, what must fit, what is said if it does not."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from runner.errors import InvalidModelError
+from runner.model.head import find_head_name
+from runner.model.small_stem import stem_name
+from runner.model.state_dict import StateDict
+from runner.schema.model import CustomConfig, ModelConfig
+
+_logger = logging.getLogger("runner")
+
+# What DistributedDataParallel and AveragedModel, torch.compile and Lightning put before every name.
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")
+# torchvision's densenet files are older than the rule that module names hold no dots; the same pattern stands in
+# torchvision/models/densenet.py.
+_OLD_DENSENET_NAME = re.compile(
+    r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$"
+)
+_AUXILIARY_HEADS = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}
+_LISTED = 5
+
+
+def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fresh_head: bool) -> None:
+    """Copy weights into a model, all of them or none that the user was not told about.
+
+    The head keeps its random values when `fresh_head` is set, or when the file has no head or one of another shape
+    (another class count); a head is never loaded in part. A small stem keeps its random values when the file's stem is
+    of another shape. BatchNorm's batch counters may be missing, as in files older than torch 0.4.1. Everything else
+    must be there and fit. Works on the meta device, where it copies nothing but checks the same.
+
+    Raises:
+        InvalidModelError: lists what is missing, unexpected and of other shape. The model is then not to be used.
+    """
+    expected = module.state_dict()
+    weights = _without_wrapper_prefixes(weights, expected)
+    tensors = _in_todays_names(weights.tensors, config)
+    replaced = _replaced_parts(module, tensors, config, fresh_head=fresh_head)
+    tensors = {name: value for name, value in tensors.items() if not _is_under(name, replaced)}
+    for name, value in expected.items():
+        if name.endswith(".num_batches_tracked"):
+            tensors.setdefault(name, value)
+    other_shape = [name for name in tensors if name in expected and _shape(tensors[name]) != _shape(expected[name])]
+    state = OrderedDict((name, value) for name, value in tensors.items() if name not in other_shape)
+    # The model itself takes a file without versions as written today, its layers as written long ago: they are lenient.
+    vars(state)["_metadata"] = {"": {"version": module._version}, **weights.versions}
+    try:
+        result = module.load_state_dict(state, strict=False)
+    except Exception as error:  # the user's own modules may load in their own ways
+        reason = " ".join(str(error).split())[:500]
+        raise InvalidModelError(f"{_shown(config)} does not fit {config.name}: {reason}") from error
+    missing = [name for name in result.missing_keys if name not in other_shape and not _is_under(name, replaced)]
+    problems = [
+        *_listed("missing", missing),
+        *_listed("unexpected", result.unexpected_keys),
+        *_listed("of other shape", [_compared(name, tensors, expected) for name in other_shape]),
+    ]
+    if problems:
+        raise InvalidModelError(
+            f"{_shown(config)} does not fit {config.name}: {'; '.join(problems)}. "
+            "Choose the model that these weights were saved from, or weights of this one"
+        )
+
+
+def _without_wrapper_prefixes(weights: StateDict, expected: Mapping[str, Any]) -> StateDict:
+    tensors, versions = dict(weights.tensors), weights.versions
+    if "n_averaged" not in expected:
+        tensors.pop("n_averaged", None)  # AveragedModel's counter, beside the weights that it averaged
+    while prefix := _wrapper_prefix(tensors, expected):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        versions = {
+            name.removeprefix(prefix[:-1]).removeprefix("."): value
+            for name, value in versions.items()
+            if f"{name}.".startswith(prefix)
+        }
+    return StateDict(tensors=tensors, versions=versions)
+
+
+def _wrapper_prefix(names: Iterable[str], expected: Iterable[str]) -> str | None:
+    """The prefix that all names of a file have and no name of the model has."""
+    given, wanted = tuple(names), tuple(expected)
+    for prefix in _WRAPPER_PREFIXES:
+        has_prefix = bool(given) and all(name.startswith(prefix) for name in given)
+        if has_prefix and not any(name.startswith(prefix) for name in wanted):
+            return prefix
+    return None
+
+
+def _in_todays_names(tensors: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """Torchvision's own files under the names of its models today, without auxiliary heads."""
+    if isinstance(config, CustomConfig):
+        return dict(tensors)
+    surplus = _AUXILIARY_HEADS.get(config.name, ())
+    return {
+        _OLD_DENSENET_NAME.sub(r"\1\2", name): value for name, value in tensors.items() if not name.startswith(surplus)
+    }
+
+
+def _replaced_parts(
+    module: nn.Module, tensors: Mapping[str, Any], config: ModelConfig, *, fresh_head: bool
+) -> tuple[str, ...]:
+    """The parts that keep their random values; says so in the log."""
+    replaced = []
+    head, stem = find_head_name(module), stem_name(config)
+    if head is not None:
+        if fresh_head or not _fits(head, module, tensors):
+            replaced.append(head)
+            _logger.info("%s: the head (%s) is new and starts from random values", _shown(config), head)
+        else:
+            _logger.info("%s: the head (%s) fits and is kept", _shown(config), head)
+    if stem is not None and any(_is_under(name, (stem,)) for name in tensors) and not _fits(stem, module, tensors):
+        replaced.append(stem)
+        _logger.warning(
+            "%s was made with another stem: the small one (%s) starts from random values", _shown(config), stem
+        )
+    return tuple(replaced)
+
+
+def _fits(part: str, module: nn.Module, tensors: Mapping[str, Any]) -> bool:
+    given = {name: _shape(value) for name, value in tensors.items() if _is_under(name, (part,))}
+    wanted = {f"{part}.{name}": _shape(value) for name, value in module.get_submodule(part).state_dict().items()}
+    return given == wanted
+
+
+def _is_under(name: str, parts: Sequence[str]) -> bool:
+    return any(name.startswith(f"{part}.") for part in parts)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401 - modules may keep any extra state
+    return tuple(value.shape) if hasattr(value, "shape") else None
+
+
+def _shown(config: ModelConfig) -> str:
+    return f"model.weights = {config.weights!r}"
+
+
+def _listed(kind: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    more = f", and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return [f"{len(names)} {kind} ({', '.join(names[:_LISTED])}{more})"]
+
+
+def _compared(name: str, tensors: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    received, wanted = ("×".join(map(str, _shape(source[name]) or ())) or "a scalar" for source in (tensors, expected))
+    return f"{name}: {received}, must be {wanted}"

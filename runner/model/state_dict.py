@@ -1,0 +1,143 @@
+"""State dicts from files, read without ever running code out of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from runner.errors import InvalidModelError
+from runner.schema.model import WEIGHTS_FILE_SUFFIXES
+
+# Under which key training scripts keep the state dict in a larger checkpoint; searched in this order.
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateDict:
+    """Tensors by name, and the versions of the modules that wrote them (empty where the file keeps none)."""
+
+    tensors: dict[str, Any]
+    versions: dict[str, Any]
+
+
+def with_versions(tensors: Mapping[str, Tensor], module: nn.Module) -> OrderedDict[str, Tensor]:
+    """Tensors from a format without module versions, such as safetensors, as `module.load_state_dict` wants them.
+
+    For tensors that were saved from the same architecture by the same or a newer torch. Some modules (MNASNet) refuse
+    to be loaded without a version.
+    """
+    state = OrderedDict(tensors)
+    vars(state)["_metadata"] = vars(module.state_dict())["_metadata"]
+    return state
+
+
+def read_weights_file(path: Path, *, shapes_only: bool = False) -> StateDict:
+    """Read a .safetensors, .pth or .pt file.
+
+    Args:
+        path: the file; `~` is expanded.
+        shapes_only: read names and shapes only; the tensors are on the meta device then. Cheap for safetensors and for
+            the zip format of torch ≥ 1.6, whatever the size.
+
+    Returns:
+        The state dict, on the CPU, in the dtypes of the file; taken out of {"state_dict": …} or {"model": …}.
+
+    Raises:
+        InvalidModelError: with the path and the reason, for whatever is not a readable file of weights. A pickle that
+            asks for code is refused, never run.
+    """
+    path = path.expanduser()
+    _check_file(path)
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = _read_safetensors(path, shapes_only)
+        else:
+            content = _read_torch(path, shapes_only)
+    except Exception as error:  # a damaged file can make the readers raise anything
+        raise InvalidModelError(f"model.weights = {str(path)!r} can't be read: {_reason(error)}") from error
+    content = _unwrapped(content)
+    if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
+        held = f"the keys {', '.join(map(str, list(content)[:5]))}" if isinstance(content, Mapping) else "no mapping"
+        raise InvalidModelError(
+            f"model.weights = {str(path)!r} holds no state dict, but {held}; save model.state_dict() in it"
+        )
+    tensors = {
+        str(name): value.to("meta") if shapes_only and isinstance(value, Tensor) else value
+        for name, value in content.items()
+    }
+    versions = getattr(content, "_metadata", None)
+    return StateDict(tensors=tensors, versions=dict(versions) if isinstance(versions, Mapping) else {})
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what can be told from the name, the size and the first bytes."""
+    shown = f"model.weights = {str(path)!r}"
+    if path.suffix not in WEIGHTS_FILE_SUFFIXES:
+        raise InvalidModelError(f"{shown}: a weights file ends in {', '.join(WEIGHTS_FILE_SUFFIXES)}")
+    try:
+        with path.open("rb") as file:
+            start = file.read(512)
+    except FileNotFoundError as error:
+        raise InvalidModelError(f"{shown}: there is no such file (looked in {path.absolute().parent})") from error
+    except OSError as error:
+        raise InvalidModelError(f"{shown} can't be read: {error.strerror}") from error
+    if not start:
+        raise InvalidModelError(f"{shown} is empty (0 bytes); copy or download it again")
+    text = start.lstrip().lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise InvalidModelError(f"{shown} is a web page, not weights; download the file itself")
+    if text.startswith(b"version https://git-lfs"):
+        raise InvalidModelError(f"{shown} is a Git LFS pointer, not weights; fetch the file with `git lfs pull`")
+    # torch.save writes a zip file (torch ≥ 1.6) or a pickle of protocol 2.
+    if path.suffix != ".safetensors" and not start.startswith((b"PK\x03\x04", b"\x80")):
+        raise InvalidModelError(f"{shown} is no file that torch.save wrote (it begins with {start[:16]!r})")
+
+
+def _read_safetensors(path: Path, shapes_only: bool) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt", device="cpu") as file:
+        # A tensor is a view of the mapped file, so nothing is read for one that only leaves its shape on meta.
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        return {name: tensor.to("meta") for name, tensor in tensors.items()} if shapes_only else tensors
+
+
+def _read_torch(path: Path, shapes_only: bool) -> object:
+    # torchvision's training reference and many like it keep their argparse namespace in the checkpoint: plain data.
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(
+            path,
+            map_location="cpu",
+            weights_only=True,
+            mmap=shapes_only and zipfile.is_zipfile(path),
+        )
+
+
+def _unwrapped(content: object) -> object:
+    while isinstance(content, Mapping):
+        inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            break
+        content = inner
+    return content
+
+
+def _reason(error: Exception) -> str:
+    """The part of a reader's message that helps; torch explains at length how to run the code after all."""
+    message = str(error)
+    if beyond := re.search(r"GLOBAL (\S+)", message):
+        return (
+            f"beside tensors and plain values it holds {beyond[1]}, and code is never run from a weights file; "
+            "load it where it came from and save model.state_dict() alone"
+        )
+    detail = re.search(r"WeightsUnpickler error:\s*(.+)", message)
+    sentence = detail[1] if detail else message.partition("\n")[0].partition(". ")[0]
+    return f"it is damaged or no weights file ({type(error).__name__}{': ' if sentence else ''}{sentence[:200]})"

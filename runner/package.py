@@ -1,0 +1,117 @@
+"""The packaged model: the best weights and one readable JSON, enough to score images anywhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from runner.errors import CheckpointError
+from runner.files import named_write_errors, sha256_of, sync_file, sync_folder, temporary_beside, write_json
+from runner.schema.base import Section
+from runner.schema.model import ModelConfig
+from runner.schema.transforms import Normalize, Transform
+
+PACKAGE_FORMAT = 1
+WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "model.json"
+
+
+class Preprocessing(Section):
+    """What happens to an image before the model sees it."""
+
+    image_size: Annotated[int, Field(ge=1)]
+    transforms: tuple[Transform, ...]
+    """Applied in this order to the uint8 RGB image."""
+    normalize: Normalize
+
+
+class ModelCard(Section):
+    """Everything about a packaged model but its weights."""
+
+    format: Literal[1]
+    """Version of this file's layout."""
+    architecture: ModelConfig
+    """How to build the module; its `weights` say where training started and are not needed."""
+    num_classes: Annotated[int, Field(ge=1)]
+    classes: tuple[str, ...]
+    """Class names in index order."""
+    preprocessing: Preprocessing
+    weights_sha256: str
+    weights_kind: Literal["raw", "ema"]
+    """Whether the weights are those that were trained or their moving average."""
+    best: dict[str, Any]
+    """The metric by which these weights were chosen, its value and its epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package that was read and verified."""
+
+    card: ModelCard
+    weights_file: Path
+
+
+def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
+    """Write `model/` as a whole; an older package is replaced only once the new one is complete.
+
+    Args:
+        folder: the folder to make.
+        weights: the safetensors file of a verified checkpoint; copied byte by byte.
+        card: the fields of :class:`ModelCard` but for format and digest.
+
+    Raises:
+        OutputError: when it can't be written.
+    """
+    temporary = temporary_beside(folder)
+    with named_write_errors(folder):
+        try:
+            temporary.mkdir()
+            shutil.copyfile(weights, temporary / WEIGHTS_FILE)
+            sync_file(temporary / WEIGHTS_FILE)
+            digest = sha256_of(temporary / WEIGHTS_FILE)
+            checked = ModelCard.model_validate_json(
+                json.dumps({"format": PACKAGE_FORMAT, "weights_sha256": digest, **card})
+            )
+            write_json(temporary / CARD_FILE, checked.model_dump(mode="json"))
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.rename(folder)
+            sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_package(path: Path) -> Package:
+    """Read a package and compare its weights with their digest.
+
+    Args:
+        path: a run folder, or the package folder itself.
+
+    Raises:
+        CheckpointError: when there is none, it is of a newer format, or it is damaged.
+    """
+    folder = path / "model" if (path / "model").is_dir() else path
+    card_file, weights_file = folder / CARD_FILE, folder / WEIGHTS_FILE
+    try:
+        values = json.loads(card_file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path} holds no packaged model ({CARD_FILE}); a run has one once its training is completed"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{card_file} can't be read: {error}") from error
+    version = values.get("format") if isinstance(values, dict) else None
+    if version != PACKAGE_FORMAT:
+        raise CheckpointError(f"{card_file} has format {version!r}; this runner reads format {PACKAGE_FORMAT}")
+    try:
+        card = ModelCard.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise CheckpointError(f"{card_file} is damaged: {error.error_count()} fields are wrong: {error}") from error
+    if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
+        raise CheckpointError(f"{weights_file} is missing or damaged: it differs from what was written (SHA-256)")
+    return Package(card=card, weights_file=weights_file)

@@ -1,0 +1,77 @@
+"""Everything that a training would refuse besides its config, found before a process or a folder is made.
+
+Two stages: the data set and the output folder, without importing torch; then the machine and the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner import run_folder
+from runner.data.paths import resolve_paths
+from runner.data.splits import Splits, open_splits
+from runner.errors import PreflightError, Problem, RunnerError
+from runner.schema import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A config that this machine can train, and its data set."""
+
+    config: Config
+    """With full paths."""
+    splits: Splits
+
+
+def preflight(config: Config) -> Ready:
+    """Check data, output folder, machine and model.
+
+    Raises:
+        RunnerError: the mistake, or a PreflightError with all mistakes of the stage.
+    """
+    ready: Ready | None = None
+    mistakes: list[RunnerError] = []
+    try:
+        run_folder.check_writable(Path(config.output_dir))
+    except RunnerError as error:
+        mistakes.append(error)
+    try:
+        data = resolve_paths(config.data)
+        splits = open_splits(data, config.seed, global_batch_size=data.batch_size)
+        ready = Ready(config=config.model_copy(update={"data": data}), splits=splits)
+    except RunnerError as error:
+        mistakes.append(error)
+    _raise_all(mistakes)
+    assert ready is not None
+    _check_machine_and_model(ready)
+    return ready
+
+
+def _check_machine_and_model(ready: Ready) -> None:
+    from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
+    from runner.model import check_model  # noqa: PLC0415
+
+    config = ready.config
+    mistakes: list[RunnerError] = []
+    try:
+        choose_precision(config.trainer, choose_device(config.trainer))
+    except RunnerError as error:
+        mistakes.append(error)
+    try:
+        check_model(
+            config.model,
+            len(ready.splits.classes),
+            image_size=config.data.image_size,
+            needs_head=config.trainer.freeze_backbone_epochs > 0,
+        )
+    except RunnerError as error:
+        mistakes.append(error)
+    _raise_all(mistakes)
+
+
+def _raise_all(mistakes: list[RunnerError]) -> None:
+    if len(mistakes) == 1:
+        raise mistakes[0]
+    if mistakes:
+        raise PreflightError([Problem(key="", message=f"{error.name}: {error}") for error in mistakes])

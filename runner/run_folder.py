@@ -1,0 +1,178 @@
+"""The folder of one run: made once, exclusively; run.json is kept true at each moment."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from runner.errors import CheckpointError, OutputError
+from runner.files import append_line, named_write_errors, write_atomic, write_json
+
+Status = Literal["running", "completed", "stopped", "failed", "pruned"]
+_NAME_ATTEMPTS = 100
+
+
+def new_name(now: datetime | None = None) -> Path:
+    """A fresh `<date>/<time>-<short id>`; the id keeps apart what starts in the same second."""
+    moment = now or datetime.now()
+    return Path(f"{moment:%Y-%m-%d}") / f"{moment:%H-%M-%S}-{secrets.token_hex(3)}"
+
+
+def make_new(output_dir: Path) -> Path:
+    """Make a new run folder under `output_dir`.
+
+    Raises:
+        OutputError: when the folder can't be made.
+    """
+    for _ in range(_NAME_ATTEMPTS):
+        path = output_dir / new_name()
+        with named_write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path.resolve()
+    raise OutputError(f"{output_dir}: found no free name for a run folder in {_NAME_ATTEMPTS} attempts")
+
+
+def check_writable(output_dir: Path) -> None:
+    """Refuse early where run folders can't be made; leaves nothing behind.
+
+    Raises:
+        OutputError: naming the nearest existing folder that is in the way.
+    """
+    existing = output_dir.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise OutputError(f"output_dir = {output_dir}: {existing} is a file, not a folder; choose another output_dir")
+    probe = existing / f".runner-probe-{secrets.token_hex(4)}"
+    try:
+        probe.mkdir()
+    except OSError as error:
+        raise OutputError(
+            f"output_dir = {output_dir}: no folder can be made in {existing} ({error.strerror}); "
+            "choose another with output_dir=FOLDER"
+        ) from error
+    probe.rmdir()
+
+
+class RunFolder:
+    """Paths and records of one run; only the process that owns the run writes through it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.record: dict[str, Any] = {}
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object per epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the packaged model."""
+        return self.path / "model"
+
+    def log_file(self, rank: int) -> Path:
+        """Log of one process."""
+        return self.path / "logs" / f"rank_{rank}.log"
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write one of the folder's files as a whole."""
+        write_atomic(self.path / name, content)
+
+    def begin(self, facts: dict[str, Any]) -> None:
+        """Record that a run starts: status `running`, start time, and whatever explains the run."""
+        self.record = {"status": "running", "attempts": 1, **facts, "start": timestamp(), "end": None}
+        self.record |= {"best": None, "error": None}
+        self._save()
+
+    def update(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+        """Change facts of the record."""
+        self.record |= facts
+        self._save()
+
+    def end(self, status: Status, error: dict[str, Any] | None = None) -> None:
+        """Record how the run ended."""
+        self.update(status=status, end=timestamp(), error=error)
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add the metrics of one epoch."""
+        append_line(self.metrics_file, json.dumps(row, allow_nan=False))
+
+    def _save(self) -> None:
+        write_json(self.path / "run.json", self.record)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the run for as long as this process lives, so that others can tell a dead run from a live one.
+
+        Raises:
+            OutputError: when another live process holds it.
+        """
+        with named_write_errors(self.path), self.log_file(0).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OutputError(f"{self.path}: another process is working on this run") from error
+            held = [file.fileno()]
+
+            def let_go() -> None:
+                for descriptor in held:
+                    os.close(descriptor)
+
+            # A data-loading worker that outlives this process must not keep the run looking alive.
+            os.register_at_fork(after_in_child=let_go)
+            try:
+                yield
+            finally:
+                held.clear()
+
+
+def read_record(run_dir: Path) -> dict[str, Any]:
+    """The record of a run.
+
+    Raises:
+        CheckpointError: when the folder is no run folder or its record is damaged.
+    """
+    file = run_dir / "run.json"
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{run_dir} is no run folder: it has no run.json") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from error
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{file} is damaged: it holds no JSON object")
+    return record
+
+
+def is_alive(run_dir: Path) -> bool:
+    """Whether a living process is working on the run; a record that says `running` may be of a dead one."""
+    try:
+        with (run_dir / "logs" / "rank_0.log").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def timestamp() -> str:
+    """Now, in UTC, as ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,48 @@
+"""TensorBoard's files of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+from torchvision.utils import make_grid
+
+
+class TensorBoardLog:
+    """Scalars, hparams and one grid of images in `tensorboard/`."""
+
+    def __init__(self, folder: Path, purge_step: int | None = None) -> None:
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+
+    def __enter__(self) -> TensorBoardLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Add one point to each of several curves."""
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, step)
+
+    def images(self, tag: str, images: torch.Tensor) -> None:
+        """Add a grid of images, uint8 N × 3 × H × W."""
+        self._writer.add_image(tag, make_grid(images, nrow=8), 0)
+
+    def hparams(self, parameters: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
+        """Record hyperparameters with the final metrics, in the run itself rather than in a folder beside it."""
+        plain = {
+            key: value if isinstance(value, bool | int | float | str) else str(value)
+            for key, value in parameters.items()
+        }
+        writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
+        for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):  # type: ignore[no-untyped-call]
+            writer.add_summary(summary)
+        self.scalars(metrics, step)

@@ -1,0 +1,1 @@
+"""The training loop: train an epoch, evaluate exactly, record, save."""

@@ -1,0 +1,83 @@
+"""Exact evaluation: integer counts, the same for any number of processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from runner.data.loader import EvalBatches
+from runner.device import Precision
+from runner.dist import DistContext
+
+_TOP_K = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Counts over a whole split, and its mean loss."""
+
+    count: int
+    correct: int
+    correct_top5: int
+    loss: float
+    """Mean cross-entropy per image, without label smoothing."""
+
+    @property
+    def top1(self) -> float:
+        """Share of images whose first guess was right, in [0, 1]."""
+        return self.correct / self.count
+
+    @property
+    def top5(self) -> float:
+        """Share of images whose label was among the first five guesses (all, with fewer classes), in [0, 1]."""
+        return self.correct_top5 / self.count
+
+
+@torch.inference_mode()
+def evaluate(
+    module: nn.Module,
+    batches: EvalBatches,
+    normalizer: nn.Module,
+    *,
+    dist: DistContext,
+    precision: Precision,
+    memory_format: torch.memory_format,
+) -> Evaluation:
+    """Evaluate a model on a split, each image exactly once over all processes.
+
+    Batches have the same content for any number of processes, their losses are added in float64 and then, in one
+    fixed order, exactly (math.fsum): neither the world size nor the order of arrival changes the last digit.
+
+    Args:
+        module: gives logits N × classes; is put into eval mode.
+        batches: this process's share of the split.
+        normalizer: uint8 N × 3 × H × W → float32, on the device.
+        dist: the group of processes; every one of them must call this.
+        precision: number format of the forward pass.
+        memory_format: layout of the images, that of the module's weights.
+    """
+    module.eval()
+    device = dist.device
+    counts = torch.zeros(3, dtype=torch.int64, device=device)
+    losses = torch.zeros(batches.num_batches, dtype=_loss_dtype(device), device=device)
+    for number, batch in batches:
+        labels = batch.labels.to(device, non_blocking=True)
+        images = batch.images.to(device, non_blocking=True, memory_format=memory_format)
+        with precision.autocast(device.type):
+            logits = module(normalizer(images)).float()
+        per_image = functional.cross_entropy(logits, labels, reduction="none")
+        losses[number] = per_image.to(losses.dtype).sum()
+        guesses = logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
+        hits = guesses == labels[:, None]
+        counts += torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
+    count, correct, correct_top5 = (int(value) for value in dist.sum(counts).tolist())
+    loss = math.fsum(dist.sum(losses).tolist()) / count
+    return Evaluation(count=count, correct=correct, correct_top5=correct_top5, loss=loss)
+
+
+def _loss_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64

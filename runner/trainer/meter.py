@@ -1,0 +1,98 @@
+"""Loss and accuracy of the epoch in progress, added up on the device: reading them is the only wait for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runner.dist import DistContext
+from runner.errors import NonFiniteLossError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over images."""
+
+    loss: float = 0.0
+    correct: float = 0.0
+    count: int = 0
+
+    def __sub__(self, earlier: Totals) -> Totals:
+        return Totals(
+            loss=self.loss - earlier.loss,
+            correct=self.correct - earlier.correct,
+            count=self.count - earlier.count,
+        )
+
+    @property
+    def mean_loss(self) -> float:
+        """Loss per image; not a number where no image was seen."""
+        return self.loss / self.count if self.count else math.nan
+
+    @property
+    def top1(self) -> float:
+        """Share of images whose first guess was right, in [0, 1]; not a number where no image was seen."""
+        return self.correct / self.count if self.count else math.nan
+
+
+class Meter:
+    """Adds up one epoch."""
+
+    def __init__(self, device: torch.device) -> None:
+        # float64 counts exactly up to 2^53; MPS has no float64.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._sums = torch.zeros(2, dtype=dtype, device=device)
+        self._first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
+        self._count = 0
+
+    def add(self, loss_sum: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, step: int) -> None:
+        """Add one batch without waiting for the device.
+
+        Args:
+            loss_sum: scalar, summed over the batch.
+            logits: N × classes.
+            labels: int64, N.
+            step: the optimizer step that the batch belongs to, from 1.
+        """
+        correct = (logits.argmax(dim=1) == labels).sum()
+        self._sums += torch.stack((loss_sum.to(self._sums.dtype), correct.to(self._sums.dtype)))
+        is_first_bad = ~torch.isfinite(loss_sum) & (self._first_bad_step < 0)
+        self._first_bad_step = torch.where(is_first_bad, step, self._first_bad_step)
+        self._count += labels.shape[0]
+
+    def read(self) -> Totals:
+        """The sums of this process so far; waits for the device."""
+        loss, correct = self._sums.tolist()
+        return Totals(loss=loss, correct=correct, count=self._count)
+
+    def read_all(self, dist: DistContext) -> Totals:
+        """The sums over all processes; every process must call it."""
+        sums = torch.cat((self._sums, self._sums.new_tensor([self._count])))
+        loss, correct, count = dist.sum(sums).tolist()
+        return Totals(loss=loss, correct=correct, count=round(count))
+
+    def check_finite(self, *, epoch: int, learning_rate: float) -> None:
+        """Refuse to go on with a loss that is infinite or not a number; waits for the device.
+
+        Raises:
+            NonFiniteLossError: naming the first step at which it happened, and what to try.
+        """
+        step = int(self._first_bad_step.item())
+        if step >= 0:
+            raise NonFiniteLossError(
+                f"the training loss became infinite or not a number at epoch {epoch}, step {step}, "
+                f"learning rate {learning_rate:.3g}; try a lower optimizer.lr, schedule.warmup_epochs=1, "
+                "trainer.clip_norm=1, or trainer.precision=fp32"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums of this process as plain values; floats survive JSON exactly."""
+        return vars(self.read())
+
+    def restore(self, values: dict[str, Any]) -> None:
+        """Go on from sums that :meth:`to_json` gave."""
+        self._sums.copy_(torch.tensor([values["loss"], values["correct"]], dtype=torch.float64))
+        self._count = values["count"]

@@ -1,0 +1,61 @@
+"""Where training stands: a few integers and the best so far. Together with the tensors it is all a resume needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Weights = Literal["raw", "ema"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best epoch so far, by the monitored metric."""
+
+    metric: str
+    value: float
+    epoch: int
+    checkpoint: str
+    """Name of the checkpoint that holds it."""
+    weights: Weights
+    """Whether the raw weights or their moving average reached it."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Position and memory of a training."""
+
+    epoch: int = 0
+    """Epochs that are finished, evaluation included."""
+    batch: int = 0
+    """Batches of the epoch in progress that were trained on."""
+    step: int = 0
+    """Optimizer steps in all."""
+    best: Best | None = None
+    lowest_val_loss: float | None = None
+    epochs_without_improvement: int = 0
+    """Epochs since the validation loss was lower than ever before."""
+
+    def improves(self, metric: str, value: float) -> bool:
+        """Whether a value of the monitored metric beats the best so far; a tie does not."""
+        if self.best is None:
+            return True
+        return value < self.best.value if metric == "val_loss" else value > self.best.value
+
+    def count_patience(self, val_loss: float) -> None:
+        """Note the validation loss of an epoch: patience counts epochs without one below the *lowest* so far."""
+        if self.lowest_val_loss is None or val_loss < self.lowest_val_loss:
+            self.lowest_val_loss = val_loss
+            self.epochs_without_improvement = 0
+        else:
+            self.epochs_without_improvement += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; floats survive JSON exactly."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progress:
+        """The inverse of :meth:`to_json`."""
+        best = values["best"]
+        return cls(**{**values, "best": Best(**best) if best is not None else None})

@@ -1,0 +1,128 @@
+"""What people and programs see of a training: the terminal, metrics.jsonl, TensorBoard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runner.console import LOGGER, ProgressLine
+from runner.run_folder import RunFolder
+from runner.schema import Config
+from runner.tensorboard import TensorBoardLog
+from runner.trainer.progress import Best
+
+_ROW = (
+    "{epoch:>7}  {lr:>9}  {train_loss:>10}  {train_top1:>11}  "
+    "{val_loss:>8}  {val_top1:>9}  {val_top5:>9}  {rate:>8}  {time:>7}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What is known at a report point within an epoch."""
+
+    epoch: int
+    """The epoch in progress, from 1."""
+    step: int
+    step_in_epoch: int
+    steps_per_epoch: int
+    learning_rate: float
+    loss: float
+    """Mean since the last report."""
+    top1: float
+    """Share of right first guesses since the last report, in [0, 1]."""
+    images_per_second: float
+    """Over all processes, since the last report."""
+
+
+class Recorder:
+    """Records a training; only the process that owns the run folder has one."""
+
+    def __init__(self, folder: RunFolder, tensorboard: TensorBoardLog, line: ProgressLine, num_epochs: int) -> None:
+        self._folder = folder
+        self._tensorboard = tensorboard
+        self._line = line
+        self._num_epochs = num_epochs
+        self._has_header = False
+
+    def step(self, report: StepReport) -> None:
+        """Record progress within an epoch."""
+        detail = f"loss {report.loss:.4f}  top-1 {report.top1:.1%}  {report.images_per_second:,.0f} images/s"
+        label = f"epoch {report.epoch}/{self._num_epochs}"
+        self._line.update(label, detail, report.step_in_epoch, report.steps_per_epoch)
+        values = {
+            "learning_rate": report.learning_rate,
+            "train/loss": report.loss,
+            "train/top1": report.top1,
+            "train/images_per_second": report.images_per_second,
+        }
+        self._tensorboard.scalars(values, report.step)
+
+    def epoch(self, row: dict[str, Any], best: Best | None) -> None:
+        """Record the metrics of a finished epoch, durable before anything is shown."""
+        self._folder.append_metrics(row)
+        self._folder.update(best=summary_of(best))
+        self._line.clear()
+        is_best = best is not None and best.epoch == row["epoch"]
+        if not self._has_header:
+            LOGGER.info(_ROW.format_map(_HEADER))
+            self._has_header = True
+        LOGGER.info("%s%s", _ROW.format_map(self._cells(row)), "  best" if is_best else "")
+        tags = {"val/loss": "val_loss", "val/top1": "val_top1", "val/top5": "val_top5"}
+        tags |= {f"val_ema/{key}": f"val_ema_{key}" for key in ("loss", "top1", "top5") if f"val_ema_{key}" in row}
+        values = {tag: row[key] for tag, key in tags.items()}
+        values["time/data_wait_fraction"] = row["data_wait_seconds"] / row["train_seconds"]
+        self._tensorboard.scalars(values, row["step"])
+
+    def images(self, images: torch.Tensor) -> None:
+        """Record augmented training images, uint8 N × 3 × H × W."""
+        self._tensorboard.images("train/augmented", images)
+
+    def end(self, config: Config, best: Best, step: int) -> None:
+        """Record the hyperparameters with the best value of the monitored metric."""
+        self._tensorboard.hparams(_flat(config.model_dump(mode="json")), {f"best/{best.metric}": best.value}, step)
+
+    def _cells(self, row: dict[str, Any]) -> dict[str, str]:
+        return {
+            "epoch": f"{row['epoch']}/{self._num_epochs}",
+            "lr": f"{row['lr']:.3g}",
+            "train_loss": f"{row['train_loss']:.4f}",
+            "train_top1": f"{row['train_top1']:.2%}",
+            "val_loss": f"{row['val_loss']:.4f}",
+            "val_top1": f"{row['val_top1']:.2%}",
+            "val_top5": f"{row['val_top5']:.2%}",
+            "rate": f"{row['train_images_per_second']:,.0f}",
+            "time": f"{row['epoch_seconds']:.1f}",
+        }
+
+
+def summary_of(best: Best | None) -> dict[str, Any] | None:
+    """The best so far as run.json holds it."""
+    if best is None:
+        return None
+    return {"metric": best.metric, "value": best.value, "epoch": best.epoch, "weights": best.weights}
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+_HEADER = {
+    "epoch": "epoch",
+    "lr": "lr",
+    "train_loss": "train loss",
+    "train_top1": "train top-1",
+    "val_loss": "val loss",
+    "val_top1": "val top-1",
+    "val_top5": "val top-5",
+    "rate": "images/s",
+    "time": "seconds",
+}

@@ -1,0 +1,69 @@
+"""What many tests need: one thread, no GPU surprises, and a training that takes a second."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Two test processes share two cores; more threads each would only get in each other's way.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).parents[1]
+TINY = (
+    "data=synthetic",
+    "data.num_classes=4",
+    "data.num_train=40",
+    "data.num_val=24",
+    "data.image_size=32",
+    "data.workers=0",
+    "data.batch_size=8",
+    "trainer.epochs=2",
+    "trainer.precision=fp32",
+    "trainer.device=cpu",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, and say so."""
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device; this machine has none"))
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Callable[..., list[str]]:
+    """Overrides of a training that takes about a second and writes below tmp_path."""
+
+    def overrides(*more: str) -> list[str]:
+        typed = {item.partition("=")[0]: item for item in (*TINY, f"output_dir={tmp_path}/outputs", *more)}
+        return list(typed.values())
+
+    return overrides
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `python -m runner` as a user does, in a process of its own, from an empty folder."""
+
+    def run(*argv: str, cwd: Path = tmp_path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "runner", *argv],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+
+    return run

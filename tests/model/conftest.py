@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from runner.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TorchvisionConfig
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(1)
+
+
+@pytest.fixture
+def resnet() -> Callable[..., ResNetConfig]:
+    def make(**changes: Any) -> ResNetConfig:
+        values = {"name": "resnet18", "weights": None, "stem": "imagenet", "zero_init_residual": False}
+        return ResNetConfig(family="resnet", **{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def densenet() -> Callable[..., DenseNetConfig]:
+    def make(**changes: Any) -> DenseNetConfig:
+        values = {"name": "densenet121", "weights": None, "stem": "imagenet", "memory_efficient": False}
+        return DenseNetConfig(family="densenet", **{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def torchvision_model() -> Callable[..., TorchvisionConfig]:
+    def make(name: str, weights: str | None = None) -> TorchvisionConfig:
+        return TorchvisionConfig(family="torchvision", name=name, weights=weights)
+
+    return make
+
+
+@pytest.fixture
+def custom() -> Callable[..., CustomConfig]:
+    def make(name: str, weights: str | None = None, **arguments: Any) -> CustomConfig:
+        return CustomConfig(family="custom", name=name, weights=weights, arguments=arguments)
+
+    return make
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of torch.hub's weights, empty, and no network."""
+
+    def unreachable(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a test went to the network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(torch.hub, "urlopen", unreachable)
+    folder = tmp_path / "torch" / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def install_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a distribution on the path that offers models: install_models(code, my_net="its_module:factory")."""
+
+    def install(code: str, *, module: str = "model_zoo_of_a_test", **entries: str) -> None:
+        site = tmp_path / f"site_{module}"
+        info = site / f"{module}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (site / f"{module}.py").write_text(code)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
+        (info / "entry_points.txt").write_text(f"[runner.models]\n{lines}")
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.delitem(__import__("sys").modules, module, raising=False)
+
+    return install
+
+
+@pytest.fixture
+def same_values() -> Callable[[nn.Module | dict[str, Any], nn.Module | dict[str, Any]], bool]:
+    def compare(first: nn.Module | dict[str, Any], second: nn.Module | dict[str, Any]) -> bool:
+        one, two = (item.state_dict() if isinstance(item, nn.Module) else item for item in (first, second))
+        return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+    return compare

@@ -1,0 +1,89 @@
+"""The promises about structure that a reader relies on."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "runner").rglob("*.py"))
+BUILDERS = {
+    "build_model",
+    "build_architecture",
+    "build_optimizer",
+    "train_transform",
+    "eval_transform",
+    "Trainer",
+}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) of each import in a file, those inside functions included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+
+
+def test_assemble_is_the_only_importer_of_the_builders():
+    importers = {
+        (module_name(path), name)
+        for path in SOURCES
+        for module, name in imports(path)
+        if name in BUILDERS and module.startswith("runner")
+    }
+    within = {item for item in importers if item[0].startswith(("runner.model", "runner.data"))}
+    assert {importer for importer, _ in importers - within} == {"runner.assemble"}
+    assert {name for _, name in importers} >= BUILDERS
+
+
+def test_nothing_imports_the_front_door():
+    importers = {
+        module_name(path)
+        for path in SOURCES
+        for module, name in imports(path)
+        if "front_door" in (module.rpartition(".")[2], name)
+    }
+    assert importers == {"runner.__main__"}
+
+
+@pytest.mark.parametrize("package", ["model", "data"])
+def test_builders_know_no_more_than_the_schema(package):
+    allowed = ("runner.schema", "runner.errors", "runner.keyed_random", "runner.files", f"runner.{package}")
+    for path in (ROOT / "runner" / package).rglob("*.py"):
+        for module, _ in imports(path):
+            assert not module.startswith("runner.") or module.startswith(allowed), f"{path} imports {module}"
+
+
+def test_only_the_console_prints():
+    for path in SOURCES:
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        names = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
+        assert "print" not in names, path
+
+
+@pytest.mark.parametrize(
+    "module", ["runner", "runner.front_door", "runner.compose", "runner.preflight", "runner.reference"]
+)
+def test_help_and_refusals_import_no_torch(module):
+    code = f"import {module}, sys; print('torch' in sys.modules, 'sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_functions_fit_on_a_screen():
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"

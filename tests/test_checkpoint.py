@@ -1,0 +1,120 @@
+import errno
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from runner.checkpoint import CheckpointStore, checkpoint_name, verify
+from runner.errors import CheckpointError, OutputError
+
+TENSORS = {"model": {"weight": torch.arange(6.0).reshape(2, 3), "count": torch.tensor(7)}, "optimizer": {}}
+
+
+def test_names_sort_in_time():
+    assert sorted([checkpoint_name(10, 900), checkpoint_name(9, 810)]) == ["0009-00000810", "0010-00000900"]
+
+
+def test_what_was_saved_is_loaded(tmp_path):
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    strided = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    store.save("0001-00000010", {**TENSORS, "ema": {"w": strided}}, {"step": 10, "loss": 0.1 + 0.2})
+    loaded = store.load("0001-00000010")
+    assert loaded.state == {"step": 10, "loss": 0.1 + 0.2}
+    assert torch.equal(loaded.tensors["model"]["weight"], TENSORS["model"]["weight"])
+    assert torch.equal(loaded.tensors["ema"]["w"], strided)
+    assert loaded.tensors["optimizer"] == {}
+    assert sorted(path.name for path in (tmp_path / "checkpoints" / "0001-00000010").iterdir()) == [
+        "ema.safetensors",
+        "manifest.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
+
+
+def test_the_same_tensors_are_the_same_bytes(tmp_path):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save("0001-00000001", TENSORS, {})
+    store.save("0002-00000002", TENSORS, {})
+    first, second = (tmp_path / name / "model.safetensors" for name in store.names())
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_old_ones_are_pruned_but_never_the_best(tmp_path):
+    store = CheckpointStore(tmp_path, keep=2)
+    for step in range(1, 6):
+        name = checkpoint_name(step, step)
+        store.save(name, TENSORS, {})
+        store.point("last", name)
+        if step == 2:
+            store.point("best", name)
+        store.prune()
+    assert store.names() == [checkpoint_name(step, step) for step in (2, 4, 5)]
+    assert store.pointed("best") == checkpoint_name(2, 2)
+    assert store.pointed("last") == checkpoint_name(5, 5)
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "write_manifest"])
+def test_a_save_that_fails_keeps_the_earlier_ones(tmp_path, monkeypatch, call):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save("0001-00000001", TENSORS, {})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    targets = {
+        "fsync": "os.fsync",
+        "rename": "pathlib.Path.rename",
+        "write_manifest": "runner.checkpoint.write_manifest",
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(targets[call], full)
+        with pytest.raises(OutputError, match="No space left"):
+            store.save("0002-00000002", TENSORS, {})
+    assert store.names() == ["0001-00000001"]
+    assert [path.name for path in tmp_path.iterdir()] == ["0001-00000001"]
+    store.load("0001-00000001")
+
+
+def test_every_damage_is_noticed(tmp_path):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save("0001-00000001", TENSORS, {"step": 1})
+    folder = tmp_path / "0001-00000001"
+    randomness = random.Random(1)
+    for _ in range(60):
+        file = randomness.choice([path for path in sorted(folder.iterdir()) if path.name != "manifest.json"])
+        good = file.read_bytes()
+        position = randomness.randrange(len(good))
+        bad = good[:position] if randomness.random() < 0.5 else flip(good, position, randomness)
+        file.write_bytes(bad)
+        with pytest.raises(CheckpointError, match=r"damaged"):
+            store.load("0001-00000001")
+        file.write_bytes(good)
+    verify(folder)
+
+
+def flip(content: bytes, position: int, randomness: random.Random) -> bytes:
+    return content[:position] + bytes([content[position] ^ (1 << randomness.randrange(8))]) + content[position + 1 :]
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "manifest.json"])
+def test_a_missing_file_is_named(tmp_path, missing):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save("0001-00000001", TENSORS, {})
+    (tmp_path / "0001-00000001" / missing).unlink()
+    with pytest.raises(CheckpointError, match=missing):
+        store.load("0001-00000001")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"model.safetensors": 3}', json.dumps({"../x": {"sha256": "", "bytes": 0}})]
+)
+def test_a_damaged_manifest_is_a_checkpoint_error(tmp_path: Path, content):
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save("0001-00000001", TENSORS, {})
+    (tmp_path / "0001-00000001" / "manifest.json").write_text(content)
+    with pytest.raises(CheckpointError):
+        store.load("0001-00000001")

@@ -1,0 +1,471 @@
+"""The promises of the front door about configs: every mistake is refused, named and told where it stands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.compose import Job, compose_jobs, group_options, permissive, to_yaml
+from runner.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = "# @package _global_\n"
+
+
+def must_not_run(job: Job) -> None:
+    raise AssertionError(f"a refused config was run: {job}")
+
+
+def refusal(*argv: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        compose_jobs(argv, "train", must_not_run)
+    return caught.value
+
+
+def composed(*argv: str) -> Job:
+    jobs: list[Job] = []
+    compose_jobs(argv, "train", lambda job: jobs.append(job))
+    (job,) = jobs
+    return job
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """Writes my/experiment/mine.yaml and gives the arguments that choose it."""
+
+    def write(text: str, name: str = "mine") -> tuple[str, ...]:
+        folder = tmp_path / "my" / "experiment"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+        return "--config-dir", str(tmp_path / "my"), f"experiment={name}"
+
+    return write
+
+
+# What is typed, and what the one problem must say: its key, and pieces of the whole message.
+REFUSED = [
+    # Unknown keys, with the nearest spelling.
+    (("trainer.epohcs=3",), "trainer.epohcs", ["no such key", "did you mean trainer.epochs?", "command line"]),
+    (("+trainer.epohcs=3",), "trainer.epohcs", ["did you mean trainer.epochs?", "from the command line"]),
+    (("++trainer.epohcs=3",), "trainer.epohcs", ["did you mean trainer.epochs?", "from the command line"]),
+    (("+epochs=3",), "epochs", ["no such key", "did you mean trainer.epochs?"]),
+    (("epochs=3",), "epochs", ["no such key", "did you mean trainer.epochs?"]),
+    (("sead=3",), "sead", ["did you mean seed?"]),
+    (("modle=resnet50",), "modle", ["did you mean model?"]),
+    (("data.normalize.means=[1,1,1]",), "data.normalize.means", ["did you mean data.normalize.mean?"]),
+    (("optimizer=adamw", "optimizer.momentum=0.5"), "optimizer.momentum", ["it belongs to optimizer.name = sgd"]),
+    (("schedule.step_epochs=3",), "schedule.step_epochs", ["it belongs to schedule.name = step"]),
+    (("trainer.epochs.x=3",), "trainer.epochs", ["must be a whole number"]),
+    # Values of a wrong kind.
+    (("trainer.epochs=five",), "trainer.epochs", ["'five'", "must be a whole number"]),
+    (("trainer.epochs=true",), "trainer.epochs", ["must be a whole number"]),
+    (("trainer.epochs=5.5",), "trainer.epochs", ["5.5", "must be a whole number"]),
+    (("trainer.epochs=5.0",), "trainer.epochs", ["must be a whole number"]),
+    (("trainer.epochs='5'",), "trainer.epochs", ["must be a whole number"]),
+    (("trainer.epochs=null",), "trainer.epochs", ["null", "must be a whole number"]),
+    (("optimizer.lr=[0.1,0.2]",), "optimizer.lr", ["[0.1, 0.2]", "must be a number"]),
+    (("optimizer.lr=fast",), "optimizer.lr", ["'fast'", "must be a number"]),
+    (("optimizer.lr=true",), "optimizer.lr", ["must be a number"]),
+    (("optimizer.lr=inf",), "optimizer.lr", ["must be a finite number"]),
+    (("optimizer.lr=nan",), "optimizer.lr", ["must be a finite number"]),
+    (("trainer.compile=1",), "trainer.compile", ["must be true or false"]),
+    (("trainer.compile=yes",), "trainer.compile", ["must be true or false"]),
+    (("output_dir=3",), "output_dir", ["must be text"]),
+    (("data.normalize=5",), "data.normalize", ["must be a group of keys"]),
+    (("data.normalize.mean=[0.5]",), "data.normalize.mean", ["must be a list of 3"]),
+    (("data.normalize.mean=[0.5,0.5,0.5,0.5]",), "data.normalize.mean", ["must be a list of 3"]),
+    (("data.train_transforms=resize",), "data.train_transforms", ["must be a list"]),
+    (("data.workers=many",), "data.workers", ["must be 'auto' or a whole number"]),
+    # Values out of range.
+    (("trainer.epochs=-1",), "trainer.epochs", ["-1", "must be at least 1"]),
+    (("optimizer.lr=-0.1",), "optimizer.lr", ["-0.1", "must be greater than 0"]),
+    (("seed=9223372036854775808",), "seed", ["must be less than 9223372036854775808"]),
+    (("optimizer=adamw", "optimizer.betas=[0.9,1]"), "optimizer.betas.1", ["must be less than 1", "command line"]),
+    (("trainer.precision=bf61",), "trainer.precision", ["'auto', 'fp32', 'bf16' or 'fp16'", "did you mean bf16?"]),
+    (("model.name=resnet51",), "model.name", ["'resnet152'", "did you mean resnet50?"]),
+    # Groups and their options.
+    (("model=resnet51",), "model", ["'resnet51'", "no such option", "densenet121", "did you mean resnet50?"]),
+    (("+model=resnet51",), "model", ["no such option", "did you mean resnet50?"]),
+    (("optimizer=lion",), "optimizer", ["there are adamw, sgd"]),
+    (("experiment=digit",), "experiment", ["no such option", "did you mean digits?"]),
+    (("trainer=5",), "trainer", ["must be the name of an option"]),
+    (("model=null",), "model", ["must be the name of an option"]),
+    (("optimizer.name=adamw",), "optimizer.name", ["follows from the option", "choose it with optimizer=adamw"]),
+    (("model.family=densenet",), "model.family", ["follows from the option", "choose it with model=…"]),
+    (("~optimizer",), "optimizer", ["this key is missing", "choose an option with optimizer=…"]),
+    (("~trainer.epochs",), "trainer.epochs", ["this key is missing"]),
+    # Values that must be given.
+    (("model=torchvision",), "model.name", ["needs a value: model.name=…"]),
+    (("model.weights=???",), "model.weights", ["needs a value: model.weights=…"]),
+    (("data=folder",), "data.root", ["data.root=FOLDER"]),
+    # Rules between keys.
+    (("trainer.precision=fp16", "trainer.device=cpu"), "trainer.precision", ["trainer.device = cpu", "bf16 or fp32"]),
+    (("schedule.warmup_epochs=5",), "schedule.warmup_epochs", ["must be less than trainer.epochs = 5"]),
+    (("model.weights=ResNet50_Weights.DEFAULT",), "model.weights", ["weights of resnet50", "model.name = 'resnet18'"]),
+    (("model.weights=IMAGENET1K_V2",), "model.weights", ["allowed: IMAGENET1K_V1, DEFAULT"]),
+    # Interpolations.
+    (("seed=${nowhere.to.be.found}",), "seed", ["'nowhere.to.be.found' not found", "from the command line"]),
+    (("trainer.epochs=${trainer.epochs}",), "trainer.epochs", ["Recursive"]),
+    (("data.normalize.mean=['${nowhere}',0.5,0.5]",), "data.normalize.mean.0", ["'nowhere' not found"]),
+    # What is not read as it was meant.
+    (("trainer.epochs=1,2",), "trainer.epochs", ["started with -m"]),
+    (("trainer.epochs=choice(1,2)",), "trainer.epochs", ["started with -m"]),
+    (("trainer.epochs=[3",), "", ["'trainer.epochs=[3' can't be read as key=value"]),
+    (("data.root=~/photos",), "", ["'data.root=~/photos' can't be read as key=value", "quote"]),
+    (("--config-dir", "no/such/folder"), "", ["no/such/folder", "not found"]),
+]
+
+
+@pytest.mark.parametrize(("argv", "key", "pieces"), REFUSED, ids=[" ".join(case[0]) for case in REFUSED])
+def test_a_mistake_on_the_command_line_is_refused_with_its_key_and_what_is_allowed(argv, key, pieces):
+    error = refusal(*argv)
+    (problem,) = error.problems
+    assert problem.key == key
+    for piece in pieces:
+        assert piece in str(error)
+
+
+# The text of the experiment file, and what the one problem must say.
+REFUSED_FILES = [
+    (HEADER + "trainer:\n  epohcs: 3\n", ["trainer.epohcs = 3", "did you mean trainer.epochs?", "from {file}"]),
+    (HEADER + "trianer:\n  epochs: 3\n", ["trianer", "did you mean trainer?", "from {file}"]),
+    (HEADER + "trainer:\n  epochs: 0\n", ["trainer.epochs = 0", "must be at least 1", "from {file}"]),
+    (HEADER + "trainer:\n  epochs: ${nowhere}\n", ["trainer.epochs", "'nowhere' not found", "from {file}"]),
+    (HEADER + "model: resnet50\n", ["model = 'resnet50'", "must be a group of keys", "from {file}"]),
+    (HEADER + "output_dir: !!binary aGVsbG8=\n", ["output_dir", "not binary data", "from {file}"]),
+    (
+        HEADER + "defaults:\n  - override /model: resnet51\n",
+        ["'resnet51'", "did you mean resnet50?", "from experiment=mine"],
+    ),
+    (
+        HEADER + "defaults:\n  - override /modle: resnet50\n",
+        ["modle", "did you mean `override /model: …`?", "mine.yaml"],
+    ),
+    (HEADER + "defaults:\n  - override model: resnet50\n", ["did you mean `override /model: …`?", "mine.yaml"]),
+    (HEADER + "defaults:\n  - nothing_of_this_name\n", ["nothing_of_this_name"]),
+    # Without the header all keys would land under `experiment`.
+    ("trainer:\n  epochs: 3\n", ["{file} must begin with the line `# @package _global_`"]),
+    ("defaults:\n  - override /model: resnet50\n", ["mine.yaml must begin with the line `# @package _global_`"]),
+    ("", ["{file} must begin with the line `# @package _global_`"]),
+    # No YAML, or not what a config can be.
+    (HEADER + "trainer:\n  epochs: [3\nmodel: 2\n", ["{file}, line 4, column 6", "this is no YAML"]),
+    (HEADER + "trainer:\n\tepochs: 3\n", ["{file}, line 3, column 1", "this is no YAML"]),
+    (HEADER + "trainer:\n  epochs: 3\n  epochs: 4\n", ["{file}, line 4", "duplicate key epochs"]),
+    (HEADER + "trainer: !!python/object:os.system x\n", ["{file}, line 2", "python/object"]),
+    (HEADER + "3\n", ["int"]),
+    (HEADER + "- trainer\n", ["experiment/mine"]),
+]
+
+
+@pytest.mark.parametrize(("text", "pieces"), REFUSED_FILES, ids=[repr(case[0][-40:]) for case in REFUSED_FILES])
+def test_a_mistake_in_an_experiment_file_is_refused_and_the_file_named(experiment, tmp_path, text, pieces):
+    error = refusal(*experiment(text))
+    assert len(error.problems) == 1
+    for piece in pieces:
+        assert piece.format(file=tmp_path / "my" / "experiment" / "mine.yaml") in str(error)
+
+
+def test_a_file_that_is_no_text_is_refused(experiment, tmp_path):
+    argv = experiment(HEADER)
+    (tmp_path / "my" / "experiment" / "mine.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in str(refusal(*argv))
+
+
+def test_mistakes_within_transforms_are_told_by_their_place_in_the_list(experiment):
+    text = HEADER + (
+        "data:\n  train_transforms:\n"
+        "    - {name: resize, sise: 32}\n"
+        "    - {name: rezise, size: 32}\n"
+        "    - {name: random_crop, size: 32, padding: -1}\n"
+        "    - {name: random_resized_crop, size: 32, scale: [1.0, 0.1]}\n"
+    )
+    problems = {problem.key: str(problem) for problem in refusal(*experiment(text)).problems}
+    assert set(problems) == {
+        "data.train_transforms.0.size",
+        "data.train_transforms.0.sise",
+        "data.train_transforms.1.name",
+        "data.train_transforms.2.padding",
+        "data.train_transforms.3",
+    }
+    assert "this key is missing" in problems["data.train_transforms.0.size"]
+    assert "did you mean data.train_transforms.0.size?" in problems["data.train_transforms.0.sise"]
+    assert "did you mean resize?" in problems["data.train_transforms.1.name"]
+    assert "must be at least 0" in problems["data.train_transforms.2.padding"]
+    assert "scale: the smallest value comes first" in problems["data.train_transforms.3"]
+    assert "mine.yaml" in problems["data.train_transforms.0.sise"]
+
+
+def test_three_mistakes_are_reported_together():
+    error = refusal("trainer.epochs=-1", "optimizer.lr=fast", "data.bach_size=3")
+    assert {problem.key for problem in error.problems} == {"trainer.epochs", "optimizer.lr", "data.bach_size"}
+    assert str(error).startswith("3 mistakes\n  1. ")
+
+
+def test_mistakes_of_every_kind_are_reported_together(experiment):
+    argv = experiment(HEADER + "trainer:\n  epohcs: 3\n")
+    error = refusal(
+        *argv,
+        "model=resnet51",
+        "optimizer.name=adamw",
+        "seed=${nowhere}",
+        "optimizer.lr=-1",
+        "schedule.warmup_epochs=9",
+    )
+    keys = {problem.key for problem in error.problems}
+    assert keys == {"model", "optimizer.name", "seed", "optimizer.lr", "schedule.warmup_epochs", "trainer.epohcs"}
+
+
+def test_each_problem_says_where_its_key_was_set(experiment, tmp_path):
+    argv = experiment(HEADER + "trainer:\n  epochs: 0\n  keep: 0\n")
+    origins = {problem.key: problem.origin for problem in refusal(*argv, "trainer.keep=-1", "seed=-1").problems}
+    file = f"from {tmp_path / 'my' / 'experiment' / 'mine.yaml'}"
+    assert origins == {"trainer.epochs": file, "trainer.keep": "from the command line", "seed": "from the command line"}
+
+
+def test_of_two_experiments_the_wrong_one_is_named(experiment, tmp_path):
+    experiment(HEADER + "seed: 2\n", name="good")
+    argv = experiment(HEADER + "trainer:\n  epohcs: 3\n", name="bad")
+    (problem,) = refusal(*argv[:2], "experiment=[good,bad]").problems
+    assert problem.origin == f"from {tmp_path / 'my' / 'experiment' / 'bad.yaml'}"
+
+
+ACCEPTED = [
+    ((), "trainer.epochs", 5),
+    (("trainer.epochs=7",), "trainer.epochs", 7),
+    (("+trainer.epochs=7",), "trainer.epochs", 7),
+    (("++trainer.epochs=7",), "trainer.epochs", 7),
+    (("+seed=7",), "seed", 7),
+    (("optimizer.lr=1",), "optimizer.lr", 1.0),
+    (("optimizer.lr=1e-3",), "optimizer.lr", 0.001),
+    (("model=densenet121",), "model.name", "densenet121"),
+    (("+model=densenet121",), "model.name", "densenet121"),
+    (("experiment=null", "seed=4"), "seed", 4),
+    (("seed=${trainer.epochs}",), "seed", 5),
+    (("model=custom", "model.name=mine", "model.arguments.width=3"), "model.arguments", {"width": 3}),
+    (("data.image_size=48",), "data.train_transforms.0.size", 48),
+    (("data.train_transforms=[]",), "data.train_transforms", []),
+]
+
+
+@pytest.mark.parametrize(("argv", "key", "value"), ACCEPTED, ids=[" ".join(case[0]) for case in ACCEPTED])
+def test_what_is_right_is_composed(argv, key, value):
+    node = composed(*argv).config.model_dump(mode="json")
+    for part in key.split("."):
+        node = node[int(part)] if isinstance(node, list) else node[part]
+    assert node == value
+
+
+def test_an_experiment_may_be_chosen_with_or_without_a_plus(experiment):
+    argv = experiment(HEADER + "defaults:\n  - override /model: resnet34\ntrainer:\n  epochs: 7\n")
+    jobs = [composed(*argv[:2], f"{sign}{argv[2]}") for sign in ("", "+", "++")]
+    assert {job.config for job in jobs} == {jobs[0].config}
+    assert [job.overrides for job in jobs] == [("experiment=mine",)] * 3
+    assert (jobs[0].config.model.name, jobs[0].config.trainer.epochs) == ("resnet34", 7)
+
+
+def test_the_command_line_beats_the_experiment(experiment):
+    argv = experiment(HEADER + "trainer:\n  epochs: 7\n  keep: 4\n")
+    trainer = composed(*argv, "trainer.epochs=9").config.trainer
+    assert (trainer.epochs, trainer.keep) == (9, 4)
+
+
+def test_overrides_are_recorded_as_typed():
+    assert composed("+model=resnet34", "++trainer.epochs=2", "optimizer.lr=0.1").overrides == (
+        "model=resnet34",
+        "trainer.epochs=2",
+        "optimizer.lr=0.1",
+    )
+
+
+def test_a_single_run_makes_no_folder_and_leaves_argv_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.argv)
+    assert composed("seed=2").folder is None
+    refusal("seed=-2")
+    assert list(tmp_path.iterdir()) == []
+    assert sys.argv == before
+
+
+def test_an_error_of_the_job_comes_through_as_it_is():
+    def fail(job: Job) -> None:
+        raise ValueError("Config group override is what this message begins with")
+
+    with pytest.raises(ValueError, match="Config group override is what"):
+        compose_jobs([], "train", fail)
+
+
+SWEEP = ("-m", "model=resnet18,resnet34", "optimizer.lr=0.01,0.1")
+
+
+def test_a_multirun_runs_each_combination_in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    jobs: list[Job] = []
+
+    def run_job(job: Job) -> float:
+        assert job.folder is not None
+        assert job.folder.is_dir()
+        jobs.append(job)
+        return 0.5
+
+    compose_jobs([*SWEEP, f"hydra.sweep.dir={tmp_path / 'sweep'}"], "train", run_job)
+    assert [job.overrides for job in jobs] == [
+        ("model=resnet18", "optimizer.lr=0.01"),
+        ("model=resnet18", "optimizer.lr=0.1"),
+        ("model=resnet34", "optimizer.lr=0.01"),
+        ("model=resnet34", "optimizer.lr=0.1"),
+    ]
+    assert [(job.config.model.name, job.config.optimizer.lr) for job in jobs] == [
+        ("resnet18", 0.01),
+        ("resnet18", 0.1),
+        ("resnet34", 0.01),
+        ("resnet34", 0.1),
+    ]
+    assert [job.folder for job in jobs] == [tmp_path / "sweep" / str(number) for number in range(4)]
+
+
+def test_a_multirun_goes_into_a_new_folder_under_the_output_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders: list[Path] = []
+    for _ in range(2):
+        compose_jobs(["-m", "seed=1,2", "output_dir=out"], "train", lambda job: folders.append(job.folder))
+    sweeps = tmp_path / "out" / "sweeps"
+    assert [folder.name for folder in folders] == ["0", "1", "0", "1"]
+    assert {folder.parents[2] for folder in folders} == {sweeps}
+    assert len({folder.parent for folder in folders}) == 2
+
+
+def test_a_multirun_goes_where_sweep_dir_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders: list[Path] = []
+    compose_jobs(["-m", "seed=1,2", "sweep.dir=mine"], "train", lambda job: folders.append(job.folder))
+    assert folders == [tmp_path / "mine" / "0", tmp_path / "mine" / "1"]
+
+
+def test_a_refused_job_ends_no_multirun_and_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run: list[int] = []
+    with pytest.raises(ConfigError, match=r"trainer\.epochs = -2: must be at least 1"):
+        compose_jobs(
+            ["-m", "trainer.epochs=1,-2,3", "sweep.dir=mine"],
+            "train",
+            lambda job: run.append(job.config.trainer.epochs),
+        )
+    assert run == [1, 3]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir() if path.is_dir()) == ["0", "2"]
+
+
+def test_an_unknown_option_in_a_sweep_is_refused_before_its_first_job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error = refusal("-m", "model=resnet18,resnet51", "output_dir=out")
+    assert "did you mean resnet50?" in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("trainer.epochs=3", "++trainer.epochs=3"),
+        ("+trainer.epochs=3", "++trainer.epochs=3"),
+        ("+seed=3", "++seed=3"),
+        ("++a.b=3", "++a.b=3"),
+        ("model=resnet50", "model=resnet50"),
+        ("+experiment=digits", "experiment=digits"),
+        ("experiment=null", "~experiment"),
+        ("hydra.sweep.dir=x", "hydra.sweep.dir=x"),
+        ("hydra/launcher=basic", "hydra/launcher=basic"),
+        ("+mine=x", "+mine=x"),
+        ("~trainer.epochs", "~trainer.epochs"),
+        ("--config-dir=a.b", "--config-dir=a.b"),
+        ("data.root=a=b", "++data.root=a=b"),
+    ],
+)
+def test_overrides_are_read_permissively(typed, read):
+    assert permissive(typed) == read
+
+
+def test_the_options_of_a_group_are_its_files_without_the_shared_ones():
+    assert group_options("optimizer") == ["adamw", "sgd"]
+    assert {option[0] for option in group_options("model")}.isdisjoint("_.")
+
+
+def test_a_config_survives_as_yaml(tmp_path):
+    import yaml
+
+    from runner.schema.judge import judge
+
+    config = composed("optimizer=adamw", "data=torchvision", "model.weights=IMAGENET1K_V1").config
+    assert judge(yaml.safe_load(to_yaml(config))) == config
+
+
+def in_process_of_its_own(tmp_path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """`python -m runner` in an empty folder; what torch is imported is told by the exit code 99."""
+    script = (
+        "import runpy, sys\n"
+        "try:\n"
+        "    runpy.run_module('runner', run_name='__main__', alter_sys=True)\n"
+        "finally:\n"
+        "    if 'torch' in sys.modules: sys.exit(99)\n"
+    )
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script, *argv],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert list(folder.iterdir()) == [], "a refusal leaves nothing behind"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_process_refuses_a_typo_with_exit_code_2_and_without_torch(tmp_path):
+    done = in_process_of_its_own(tmp_path, "trainer.epohcs=3")
+    assert done.returncode == 2
+    assert done.stderr.startswith("runner: ConfigError: trainer.epohcs = 3: no such key; did you mean trainer.epochs?")
+
+
+def test_a_process_reports_all_mistakes_of_command_line_and_file(tmp_path, experiment):
+    argv = experiment(HEADER + "trainer:\n  keep: 0\n")
+    done = in_process_of_its_own(tmp_path, "train", *argv, "model=resnet51", "optimizer.lr=-1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("runner: ConfigError: 3 mistakes\n")
+    for piece in ("model = 'resnet51'", "optimizer.lr = -1", "trainer.keep = 0", "mine.yaml"):
+        assert piece in done.stderr
+
+
+def test_a_process_names_file_and_line_of_broken_yaml(tmp_path, experiment):
+    done = in_process_of_its_own(tmp_path, "validate", *experiment(HEADER + "trainer: [1\nseed: 2\n"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("runner: ConfigError: ")
+    assert "mine.yaml, line 3" in done.stderr
+
+
+def test_help_is_given_without_torch(tmp_path):
+    done = in_process_of_its_own(tmp_path, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "trainer.epochs=5" in done.stdout
+
+
+def test_composing_and_judging_import_no_torch(tmp_path):
+    script = (
+        "import sys\n"
+        "from runner.compose import compose_jobs\n"
+        "compose_jobs(['model.weights=IMAGENET1K_V1'], 'train', lambda job: None)\n"
+        "import runner.reference\n"
+        "print([name for name in ('torch', 'torchvision', 'sklearn', 'tensorboard') if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"

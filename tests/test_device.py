@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from runner import device
+from runner.device import choose_device, choose_memory_format, choose_precision
+from runner.errors import DeviceError
+from runner.schema.trainer import TrainerConfig
+
+CPU = torch.device("cpu")
+
+
+def config(**changes):
+    values = {"epochs": 1, "max_steps": None, "patience": None, "monitor": "val_top1", "print_every": 1}
+    values |= {"checkpoint_every": None, "keep": 1, "device": "auto", "precision": "auto", "compile": False}
+    values |= {"deterministic": False, "accumulate_steps": 1, "clip_norm": None, "label_smoothing": 0.0}
+    return TrainerConfig(**{**values, "ema_decay": None, "freeze_backbone_epochs": 0, **changes})
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=r"trainer\.device = cuda.*there is cpu"):
+        choose_device(config(device="cuda"))
+
+
+def test_auto_prefers_cuda_and_gives_each_process_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device(config(), local_rank=3) == torch.device("cuda", 3)
+    assert choose_device(config(device="cpu")) == CPU
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ({"AMX": True, "AVX-512 bf16": True}, ("bf16", "AMX")),
+        ({"AMX": False, "AVX-512 bf16": False}, ("fp32", "no bf16")),
+    ],
+)
+def test_a_cpu_trains_in_bf16_where_it_is_fast(monkeypatch, features, expected):
+    monkeypatch.setattr(device, "_bf16_features_of_the_cpu", lambda: features)
+    precision = choose_precision(config(), CPU)
+    assert precision.name == expected[0]
+    assert expected[1] in precision.reason
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 0), "fp16")])
+def test_a_gpu_trains_in_what_its_generation_is_fast_at(monkeypatch, capability, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert choose_precision(config(), torch.device("cuda", 0)).name == expected
+
+
+def test_fp16_on_a_cpu_is_refused():
+    with pytest.raises(DeviceError, match="cpu does not train in fp16"):
+        choose_precision(config(precision="fp16"), CPU)
+
+
+def test_what_is_configured_is_used():
+    precision = choose_precision(config(precision="fp32"), CPU)
+    assert (precision.name, precision.dtype) == ("fp32", torch.float32)
+    with precision.autocast("cpu"):
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_small_images_in_fp32_on_a_cpu_stay_contiguous():
+    fp32, bf16 = (choose_precision(config(precision=name), CPU) for name in ("fp32", "bf16"))
+    assert choose_memory_format(CPU, fp32, 32) == torch.contiguous_format
+    assert choose_memory_format(CPU, fp32, 224) == torch.channels_last
+    assert choose_memory_format(CPU, bf16, 32) == torch.channels_last
+    assert choose_memory_format(torch.device("cuda"), fp32, 32) == torch.channels_last

@@ -1,0 +1,51 @@
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.errors import OutputError
+from runner.files import append_line, sha256_of, write_atomic, write_json
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    file = tmp_path / "a.json"
+    write_json(file, {"é": 1})
+    write_json(file, {"é": [2]})
+    assert json.loads(file.read_text()) == {"é": [2]}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failing_write_keeps_the_old_file_and_names_the_path(tmp_path, monkeypatch, call):
+    file = tmp_path / "a.txt"
+    write_atomic(file, "old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(*((os, "fsync") if call == "fsync" else (Path, "replace")), full)
+    with pytest.raises(OutputError, match=r"a\.txt.*No space left"):
+        write_atomic(file, "new")
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_not_a_number_is_no_json(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", {"loss": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_lines_are_appended(tmp_path):
+    append_line(tmp_path / "log", "one")
+    append_line(tmp_path / "log", "two")
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+    with pytest.raises(OutputError, match="missing"):
+        append_line(tmp_path / "missing" / "log", "one")
+
+
+def test_digest_of_a_file(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

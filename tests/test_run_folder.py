@@ -1,0 +1,100 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from runner.errors import CheckpointError, OutputError
+from runner.run_folder import RunFolder, check_writable, is_alive, make_new, new_name, read_record
+
+
+def test_names_carry_date_and_time():
+    assert re.fullmatch(r"2026-01-02/03-04-05-[0-9a-f]{6}", str(new_name(datetime(2026, 1, 2, 3, 4, 5))))
+
+
+def test_a_thousand_starts_at_once_make_a_thousand_folders(tmp_path):
+    with ThreadPoolExecutor(16) as pool:
+        paths = list(pool.map(lambda _: make_new(tmp_path), range(1000)))
+    assert len(set(paths)) == 1000
+    assert all(path.is_dir() for path in paths)
+
+
+def test_a_folder_that_cannot_be_made_is_named_and_leaves_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"is a file, not a folder"):
+        check_writable(tmp_path / "file" / "outputs")
+    with pytest.raises(OutputError, match="/proc"):
+        check_writable(Path("/proc/outputs"))
+    check_writable(tmp_path / "new" / "outputs")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_record_follows_the_run(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin({"command": "x"})
+    record = read_record(tmp_path)
+    assert (record["status"], record["attempts"], record["end"], record["error"]) == ("running", 1, None, None)
+    folder.update(best={"metric": "val_top1", "value": 0.5, "epoch": 1})
+    folder.end("failed", {"name": "X", "message": "y", "rank": 0})
+    record = read_record(tmp_path)
+    assert record["status"] == "failed"
+    assert record["best"]["value"] == 0.5
+    assert record["error"] == {"name": "X", "message": "y", "rank": 0}
+    assert record["end"] >= record["start"]
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]"])
+def test_a_folder_that_is_no_run_is_named(tmp_path, content):
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(CheckpointError, match=re.escape(str(tmp_path))):
+        read_record(tmp_path)
+
+
+def test_metrics_are_one_object_per_line(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append_metrics({"epoch": 1})
+    folder.append_metrics({"epoch": 2})
+    assert [json.loads(line)["epoch"] for line in folder.metrics_file.read_text().splitlines()] == [1, 2]
+
+
+HOLDER = """
+import os, sys
+from pathlib import Path
+from runner.run_folder import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+with folder.hold():
+    child = os.fork()  # as a data-loading worker, it outlives a killed parent for a moment
+    if child == 0:
+        sys.stdin.read()
+        os._exit(0)
+    print("held", flush=True)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_killed_run_is_told_from_a_living_one(tmp_path):
+    (tmp_path / "logs").mkdir()
+    assert not is_alive(tmp_path)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    assert is_alive(tmp_path)
+    with pytest.raises(OutputError, match="another process"), RunFolder(tmp_path).hold():
+        pass
+    holder.kill()
+    holder.wait()
+    assert not is_alive(tmp_path), "a forked child of the dead process must not keep the lock"
+    holder.stdin.close()
+    holder.stdout.close()

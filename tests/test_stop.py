@@ -1,0 +1,37 @@
+import os
+import signal
+import threading
+
+import pytest
+
+from runner.stop import StopRequest
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+def test_a_signal_only_sets_a_flag(name):
+    with StopRequest() as stop:
+        os.kill(os.getpid(), getattr(signal, name))
+        assert stop.received == name
+
+
+def test_a_second_sigint_leaves_at_once_and_handlers_are_put_back():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.received == "SIGTERM"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_the_main_thread_it_leaves_signals_alone():
+    def enter() -> None:
+        with StopRequest() as stop:
+            results.append(stop.received)
+
+    results: list[str | None] = []
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert results == [None]
+    assert signal.getsignal(signal.SIGTERM) is before

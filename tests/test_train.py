@@ -1,0 +1,287 @@
+"""A whole training, in this process, on data made in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import torchvision
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import runner
+from runner.checkpoint import CheckpointStore
+from runner.errors import CheckpointError, NonFiniteLossError
+from runner.files import sha256_of
+from runner.keyed_random import key
+from runner.model import build_architecture
+
+
+def rows_of(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def record_of(run_dir: Path) -> dict:
+    return json.loads((run_dir / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    from tests.conftest import TINY
+
+    folder = tmp_path_factory.mktemp("run")
+    overrides = [*TINY, f"output_dir={folder}/outputs", "trainer.ema_decay=0.5", "optimizer.lr=0.05"]
+    return runner.fit(runner.load_config(overrides))
+
+
+def test_the_run_folder_is_as_the_contract_says(finished):
+    names = {path.name for path in finished.run_dir.iterdir()}
+    assert names - {"source.patch"} == {
+        "config.yaml",
+        "run.json",
+        "environment.txt",
+        "classes.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "logs",
+        "checkpoints",
+        "model",
+    }
+    assert finished.run_dir.parent.parent.name == "outputs"
+    assert [path.name for path in (finished.run_dir / "logs").iterdir()] == ["rank_0.log"]
+
+
+def test_the_record_explains_the_run(finished):
+    record = record_of(finished.run_dir)
+    assert record["status"] == "completed"
+    assert record["attempts"] == 1
+    assert record["error"] is None
+    assert record["world_size"] == 1
+    assert record["best"]["metric"] == "val_top1"
+    assert record["versions"]["torch"] == torch.__version__
+    assert set(record["git"]) == {"commit", "dirty"}
+    assert record["end"] >= record["start"]
+
+
+def test_the_saved_config_is_complete_and_composes_to_itself(finished):
+    saved = yaml.safe_load((finished.run_dir / "config.yaml").read_text())
+    from runner.schema.judge import judge
+
+    assert judge(saved).model_dump(mode="json") == saved
+
+
+def test_metrics_have_one_row_per_epoch(finished):
+    rows = rows_of(finished.run_dir)
+    assert [(row["epoch"], row["step"]) for row in rows] == [(1, 5), (2, 10)]
+    needed = {"lr", "train_loss", "train_top1", "train_images_per_second", "val_loss", "val_top1", "val_top5"}
+    assert needed | {"epoch_seconds", "val_ema_loss", "val_ema_top1"} <= set(rows[0])
+    assert all(0 <= row[key] <= 1 for row in rows for key in ("train_top1", "val_top1", "val_top5"))
+    assert all(row["val_top5"] == 1 for row in rows), "top-5 of four classes is everything"
+
+
+def test_tensorboard_has_the_promised_curves(finished):
+    events = EventAccumulator(str(finished.run_dir / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    curves = {
+        "learning_rate",
+        "train/loss",
+        "train/top1",
+        "train/images_per_second",
+        "val/loss",
+        "val/top1",
+        "val/top5",
+    }
+    assert curves | {"time/data_wait_fraction", "best/val_top1"} <= set(tags["scalars"])
+    assert tags["images"] == ["train/augmented"]
+    assert [event.step for event in events.Scalars("val/top1")] == [5, 10]
+    assert "_hparams_/session_start_info" in events.summary_metadata
+
+
+def test_checkpoints_name_last_and_best(finished):
+    store = CheckpointStore(finished.run_dir / "checkpoints", keep=2)
+    assert store.pointed("last") == "0002-00000010"
+    assert store.pointed("best") == finished.best.checkpoint
+    checkpoint = store.load("0002-00000010")
+    assert set(checkpoint.tensors) == {"model", "optimizer", "ema"}
+    assert checkpoint.state["progress"]["epoch"] == 2
+    assert checkpoint.state["classes"] == list(json.loads((finished.run_dir / "classes.json").read_text()))
+
+
+def test_the_package_holds_the_best_weights_not_the_last(tmp_path, tiny):
+    # A rate that explodes in the second epoch: the first epoch is the best.
+    result = runner.fit(
+        runner.load_config(
+            tiny(
+                "schedule=constant",
+                "schedule.warmup_epochs=1",
+                "schedule.start_lr=0.01",
+                "schedule.interval=epoch",
+                "optimizer.lr=3.0",
+                "trainer.monitor=val_loss",
+                "trainer.epochs=3",
+            )
+        )
+    )
+    rows = rows_of(result.run_dir)
+    assert result.best.epoch == 1
+    assert rows[0]["val_loss"] < rows[-1]["val_loss"]
+    store = CheckpointStore(result.run_dir / "checkpoints", keep=2)
+    packaged = safetensors.torch.load_file(result.run_dir / "model" / "model.safetensors")
+    best, last = (store.load(store.pointed(pointer)).tensors["model"] for pointer in ("best", "last"))
+    assert all(torch.equal(packaged[name], value) for name, value in best.items())
+    assert not torch.equal(packaged["fc.weight"], last["fc.weight"])
+    first, second = store.folder / store.pointed("best"), result.run_dir / "model"
+    assert sha256_of(first / "model.safetensors") == sha256_of(second / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+def test_the_package_opens_with_plain_torchvision_in_three_lines(tiny, name):
+    result = runner.fit(runner.load_config(tiny(f"model={name}", "trainer.max_steps=2")))
+    file = result.run_dir / "model" / "model.safetensors"
+
+    model = getattr(torchvision.models, name)(num_classes=4)
+    model.load_state_dict(safetensors.torch.load_file(file))
+    model.eval()
+
+    loaded = runner.load_model(result.run_dir)
+    assert loaded.classes == tuple(json.loads((result.run_dir / "classes.json").read_text()))
+    pixels = torch.randint(0, 256, (3, 48, 40), dtype=torch.uint8)
+    images = loaded.transform(pixels)[None]
+    with torch.inference_mode():
+        assert torch.equal(model(images), loaded.module(images))
+
+
+def test_a_damaged_package_is_refused(tiny):
+    result = runner.fit(runner.load_config(tiny("trainer.max_steps=1")))
+    file = result.run_dir / "model" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match="damaged"):
+        runner.load_model(result.run_dir)
+    (result.run_dir / "model" / "model.json").unlink()
+    with pytest.raises(CheckpointError, match="no packaged model"):
+        runner.load_model(result.run_dir)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny):
+    digests = []
+    for seed in (1, 1, 2):
+        result = runner.fit(runner.load_config(tiny(f"seed={seed}", "trainer.epochs=1")))
+        digests.append(sha256_of(result.run_dir / "model" / "model.safetensors"))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_max_steps_ends_in_mid_epoch_and_everything_follows(tiny):
+    result = runner.fit(runner.load_config(tiny("trainer.epochs=3", "trainer.max_steps=7")))
+    assert [(row["epoch"], row["step"]) for row in rows_of(result.run_dir)] == [(1, 5), (2, 7)]
+    assert record_of(result.run_dir)["status"] == "completed"
+    full = runner.fit(runner.load_config(tiny("trainer.epochs=3")))
+    assert rows_of(full.run_dir)[0]["lr"] == rows_of(result.run_dir)[0]["lr"], "the schedule keeps its length"
+
+
+def test_patience_ends_a_training_that_gets_no_better(tiny):
+    # Without learning nothing improves after the first epoch.
+    result = runner.fit(
+        runner.load_config(
+            tiny(
+                "schedule=constant",
+                "optimizer.lr=1e-12",
+                "trainer.epochs=9",
+                "trainer.patience=2",
+                "model.name=resnet18",
+                "optimizer.weight_decay=0",
+                "trainer.freeze_backbone_epochs=8",
+            )
+        )
+    )
+    rows = rows_of(result.run_dir)
+    lowest = min(range(len(rows)), key=lambda index: rows[index]["val_loss"])
+    assert len(rows) - 1 - lowest == 2
+    assert len(rows) < 9
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tiny, tmp_path):
+    with pytest.raises(NonFiniteLossError, match=r"epoch 2, step \d+, learning rate 1e\+20.*try"):
+        runner.fit(
+            runner.load_config(
+                tiny(
+                    "schedule=step",
+                    "schedule.step_epochs=1",
+                    "schedule.gamma=1",
+                    "optimizer.lr=1e20",
+                    "schedule.warmup_epochs=1",
+                    "schedule.start_lr=1e-3",
+                    "schedule.interval=epoch",
+                    "trainer.epochs=3",
+                )
+            )
+        )
+    (run_file,) = tmp_path.glob("outputs/*/*/run.json")
+    record = json.loads(run_file.read_text())
+    assert record["status"] == "failed"
+    assert record["error"]["name"] == "NonFiniteLossError"
+    assert record["error"]["rank"] == 0
+    store = CheckpointStore(run_file.parent / "checkpoints", keep=2)
+    assert store.names() == ["0001-00000005"]
+    assert all(value.isfinite().all() for value in store.load("0001-00000005").tensors["model"].values())
+    assert "NonFiniteLossError" in (run_file.parent / "logs" / "rank_0.log").read_text()
+
+
+@pytest.mark.parametrize(("batch_size", "accumulate"), [(4, 2), (2, 4)])
+def test_accumulated_batches_take_the_same_steps_as_large_ones(tiny, batch_size, accumulate):
+    # DenseNets and ResNets have BatchNorm, which sees the batches; a frozen backbone leaves it out of the game.
+    common = ("trainer.freeze_backbone_epochs=1", "trainer.epochs=2", "trainer.max_steps=5", "data.num_train=36")
+    large = runner.fit(runner.load_config(tiny(*common)))
+    small = runner.fit(
+        runner.load_config(tiny(*common, f"data.batch_size={batch_size}", f"trainer.accumulate_steps={accumulate}"))
+    )
+    assert [row["step"] for row in rows_of(small.run_dir)] == [row["step"] for row in rows_of(large.run_dir)]
+    weights = [safetensors.torch.load_file(result.run_dir / "model" / "model.safetensors") for result in (large, small)]
+    torch.testing.assert_close(weights[0]["fc.weight"], weights[1]["fc.weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_a_frozen_backbone_stays_as_it_was_and_then_learns(tiny):
+    result = runner.fit(
+        runner.load_config(tiny("trainer.freeze_backbone_epochs=1", "trainer.epochs=2", "trainer.keep=5"))
+    )
+    store = CheckpointStore(result.run_dir / "checkpoints", keep=5)
+    first, second = (store.load(name).tensors["model"] for name in store.names())
+    torch.manual_seed(key(1, "model"))
+    start = build_architecture(runner.load_config(tiny()).model, 4).state_dict()
+    learnt = {name for name, value in first.items() if not torch.equal(value, start[name])}
+    assert learnt == {"fc.weight", "fc.bias"}, "not even statistics of the backbone's BatchNorm change"
+    assert not torch.equal(first["conv1.weight"], second["conv1.weight"])
+
+
+@pytest.mark.parametrize("norm", [1e-3, 2e-3])
+def test_clipping_bounds_the_first_step(tiny, norm):
+    plain = ("schedule=constant", "optimizer.lr=1", "optimizer.weight_decay=0", "optimizer.momentum=0")
+    overrides = tiny(*plain, "optimizer.nesterov=false", "trainer.max_steps=1", f"trainer.clip_norm={norm}")
+    config = runner.load_config(overrides)
+    after = runner.load_model(runner.fit(config).run_dir).module
+    torch.manual_seed(key(config.seed, "model"))
+    before = build_architecture(config.model, 4)
+    pairs = zip(after.parameters(), before.parameters(), strict=True)
+    moved = torch.cat([(new - old).flatten() for new, old in pairs]).double().norm().item()
+    assert moved == pytest.approx(norm, rel=1e-2), "a step at rate 1 is as long as the clipped gradient"
+
+
+@pytest.mark.parametrize("option", ["trainer.precision=bf16", "trainer.deterministic=true", "trainer.label_smoothing=0.1",
+                                    "optimizer=adamw", "model.stem=small"])  # fmt: skip
+def test_each_option_trains(tiny, option):
+    overrides = [item for item in tiny() if item.partition("=")[0] != option.partition("=")[0]]
+    result = runner.fit(runner.load_config([*overrides, option, "trainer.max_steps=2"]))
+    assert record_of(result.run_dir)["status"] == "completed"
+
+
+def test_checkpoints_within_an_epoch(tiny):
+    result = runner.fit(runner.load_config(tiny("trainer.checkpoint_every=2", "trainer.keep=9", "trainer.epochs=1")))
+    store = CheckpointStore(result.run_dir / "checkpoints", keep=9)
+    assert store.names() == ["0001-00000002", "0001-00000004", "0001-00000005"]
+    state = store.load("0001-00000002").state
+    assert (state["progress"]["epoch"], state["progress"]["batch"], state["meter"]["count"]) == (0, 2, 16)
