@@ -104,8 +104,7 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
 
     while True:
         try:
-            with _hydra_environment(arguments):
-                hydra_main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)(task)()
+            _run_hydra(arguments, config_name, task)
         except MissingConfigException as error:
             culprit = override_behind(error, arguments)
             problems.append(unknown_option(error, culprit, arguments))
@@ -113,15 +112,20 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
                 raise ConfigError(problems) from error
             # Left out, so that the schema can report the other mistakes along with this one.
             arguments.remove(culprit)
-            continue
         except Exception as error:
             refusal = None if any(error is failure for failure in failures) else translate(error, arguments)
             if refusal is None:
                 raise
             raise ConfigError([*problems, refusal]) from error
-        if failures:
-            raise failures[0]
-        return
+        else:
+            break
+    if failures:
+        raise failures[0]
+
+
+def _run_hydra(arguments: list[str], config_name: str, task: Callable[[DictConfig], float | None]) -> None:
+    with _hydra_environment(arguments):
+        hydra_main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)(task)()
 
 
 def _for_hydra(argv: Sequence[str]) -> list[str]:
@@ -169,7 +173,7 @@ def _checked_job(composed: DictConfig, found_before: tuple[Problem, ...]) -> Job
     except ConfigError as error:
         if folder is not None and not any(folder.iterdir()):
             folder.rmdir()  # Hydra has made it for this job; a refusal leaves nothing behind.
-        files = experiment_files(hydra)
+        files = experiment_files(hydra, overrides)
         raise ConfigError([with_origin(problem, overrides, files) for problem in error.problems]) from None
     return Job(config=config, overrides=overrides, folder=folder)
 
@@ -183,7 +187,7 @@ def _resolved(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  #
         try:
             child = MISSING if OmegaConf.is_missing(node, name) else node[name]
         except OmegaConfBaseException as error:
-            key = re.sub(r"\[(\d+)\]", r".\1", str(error.full_key))
+            key = re.sub(r"\[(\d+)\]", r".\1", str(error.full_key or name))
             problems.append(Problem(key=key, message=str(error).splitlines()[0]))
             child = as_written[name]
         values[name] = _resolved(child, problems) if isinstance(child, DictConfig | ListConfig) else child

@@ -143,10 +143,12 @@ def unknown_option(error: MissingConfigException, culprit: str | None, arguments
     )
 
 
-def experiment_files(hydra: Any) -> list[Path]:  # noqa: ANN401 - Hydra's own structured config
+def experiment_files(hydra: Any, overrides: Sequence[str]) -> list[Path]:  # noqa: ANN401 - Hydra's structured config
     """The chosen experiment files, as they stand on disk."""
-    chosen = hydra.runtime.choices.get("experiment")
-    names = [] if chosen in (None, "null") else [chosen] if isinstance(chosen, str) else list(chosen)
+    typed = [override.partition("=")[2] for override in overrides if override.startswith("experiment=[")]
+    names = [str(name) for value in typed for name in yaml.safe_load(value)]
+    if not names:  # Hydra lists single choices only.
+        names = [hydra.runtime.choices.get("experiment") or "null"]
     folders = [Path(source.path) / "experiment" for source in hydra.runtime.config_sources if source.path]
     found = ([path for folder in folders if (path := folder / f"{name}.yaml").is_file()] for name in names)
     return [paths[0] for paths in found if paths]

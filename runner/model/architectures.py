@@ -52,7 +52,8 @@ def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
 def _arguments(config: TorchvisionConfig) -> dict[str, Any]:
     """What the architecture takes beside its defaults; torchvision's builders set the same when given weights."""
     if config.name in ("googlenet", "inception_v3"):
-        # The weights were made for inputs in [-1, 1]; `transform_input` converts from ImageNet's normalisation.
+        # torchvision's weights expect inputs in [-1, 1]; `transform_input` converts from ImageNet's normalisation.
+        # Of a local file nobody knows; it is taken as made for the normalisation of the data.
         transform_input = torchvision_weights(config) is not None
         return {"aux_logits": False, "init_weights": True, "transform_input": transform_input}
     if config.name.startswith("vit_") and (weights := torchvision_weights(config)) is not None:

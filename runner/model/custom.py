@@ -20,7 +20,7 @@ def build_custom_model(config: CustomConfig, num_classes: int) -> nn.Module:
 
     Returns:
         The factory's module, moved to the CPU, in fp32, in training mode. It must map float images of shape
-        (batch, 3, height, width) to scores of shape (batch, num_classes).
+        (batch, 3, height, width) to scores of shape (batch, num_classes), on the CPU too: there it is checked.
 
     Raises:
         InvalidModelError: when no such entry point is installed, when it can't be imported, when the factory raises

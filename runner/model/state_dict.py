@@ -56,7 +56,10 @@ def read_weights_file(path: Path, *, shapes_only: bool = False) -> StateDict:
         InvalidModelError: with the path and the reason, for whatever is not a readable file of weights. A pickle that
             asks for code is refused, never run.
     """
-    path = path.expanduser()
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:  # ~somebody, whom this machine does not know
+        raise InvalidModelError(f"model.weights = {str(path)!r}: {error}") from error
     _check_file(path)
     try:
         if path.suffix == ".safetensors":

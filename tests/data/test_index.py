@@ -201,5 +201,7 @@ def test_reading_costs_no_torch() -> None:
     modules = ("keyed_random", "data", "data.paths", "data.splits", "data.order", "data.workers")
     code = ";".join(f"import runner.{module}" for module in modules)
     code += ";import sys; print([name for name in ('torch', 'torchvision', 'sklearn') if name in sys.modules])"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    ).stdout
     assert printed.strip() == "[]"

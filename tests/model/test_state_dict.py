@@ -58,6 +58,11 @@ def test_the_home_folder_may_be_short(tensors, tmp_path, monkeypatch):
     assert len(read_weights_file(Path("~/w.pth")).tensors) == 2
 
 
+def test_the_home_folder_of_nobody():
+    with pytest.raises(InvalidModelError, match=r"'~nobody_of_this_name/w\.pth': Could not determine home"):
+        read_weights_file(Path("~nobody_of_this_name/w.pth"))
+
+
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict"])
 def test_checkpoints_of_training_scripts(key, tensors, tmp_path, same_values):
     checkpoint = {

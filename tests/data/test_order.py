@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from runner.data.order import Slice, TrainPlan, epoch_order, eval_batch
+
+
+def plan(num_samples: int, batch_size: int, world_size: int = 1, last_batch: str = "keep") -> TrainPlan:
+    return TrainPlan(
+        num_samples=num_samples,
+        batch_size=batch_size,
+        world_size=world_size,
+        last_batch=last_batch,  # type: ignore[arg-type]
+    )
+
+
+def sizes(epoch: TrainPlan) -> list[int]:
+    return [piece.stop - piece.start for piece in map(epoch.global_batch, range(epoch.batches_per_epoch))]
+
+
+def test_orders_are_permutations_of_their_own() -> None:
+    orders = [epoch_order(1000, seed, epoch) for seed, epoch in ((1, 0), (1, 1), (2, 0))]
+    for order in orders:
+        assert np.sort(order).tolist() == list(range(1000))
+    assert not (orders[0] == orders[1]).all()
+    assert not (orders[0] == orders[2]).all()
+    assert (epoch_order(1000, 1, 0) == orders[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "batch_size", "world_size", "expected"),
+    [
+        (10, 5, 1, [5, 5]),
+        (12, 5, 1, [5, 5, 2]),
+        (11, 5, 1, [5, 6]),  # a single image can't stand alone
+        (5, 5, 1, [5]),
+        (6, 5, 1, [6]),
+        (20, 5, 2, [10, 10]),
+        (23, 5, 2, [10, 13]),  # would leave one image for one of the two ranks
+        (24, 5, 2, [10, 10, 4]),
+        (17, 2, 4, [8, 9]),
+        (15, 2, 4, [15]),
+        (16, 2, 4, [8, 8]),
+        (7, 1, 3, [3, 4]),
+    ],
+)
+def test_keep_uses_every_image(num_samples: int, batch_size: int, world_size: int, expected: list[int]) -> None:
+    epoch = plan(num_samples, batch_size, world_size)
+    assert sizes(epoch) == expected
+    assert epoch.num_samples_per_epoch == num_samples
+    assert epoch.batches_per_epoch == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "batch_size", "world_size", "expected"),
+    [(10, 5, 1, [5, 5]), (14, 5, 1, [5, 5]), (23, 5, 2, [10, 10]), (29, 5, 2, [10, 10])],
+)
+def test_drop_leaves_the_rest_out(num_samples: int, batch_size: int, world_size: int, expected: list[int]) -> None:
+    epoch = plan(num_samples, batch_size, world_size, "drop")
+    assert sizes(epoch) == expected
+    assert epoch.num_samples_per_epoch == sum(expected)
+
+
+def test_batches_and_shares_tile_the_epoch_for_any_numbers() -> None:
+    for num_samples, batch_size, world_size, last in itertools.product(
+        range(1, 60), (1, 2, 3, 8), (1, 2, 3, 5), ("keep", "drop")
+    ):
+        if batch_size * world_size > num_samples:
+            continue  # refused before training
+        epoch = plan(num_samples, batch_size, world_size, last)
+        position = 0
+        for number in range(epoch.batches_per_epoch):
+            piece = epoch.global_batch(number)
+            assert piece.start == number * batch_size * world_size
+            shares = [piece.share(rank, world_size) for rank in range(world_size)]
+            for share in shares:
+                assert share.start == position
+                position = share.stop
+            lengths = [share.stop - share.start for share in shares]
+            assert max(lengths) - min(lengths) <= 1
+            assert min(lengths) >= min(batch_size, 2)
+            assert max(lengths) <= batch_size + 2
+            assert position == piece.stop
+        assert position == epoch.num_samples_per_epoch
+        assert position == num_samples or (last == "drop" and num_samples - position < batch_size * world_size)
+
+
+def test_imagenet_on_256_gpus() -> None:
+    epoch = plan(1_281_167, 64, 256)
+    assert epoch.batches_per_epoch == 79
+    assert sum(sizes(epoch)) == 1_281_167
+    assert epoch.global_batch(78).share(255, 256).stop == 1_281_167
+
+
+def test_the_global_batch_does_not_depend_on_how_it_is_shared() -> None:
+    assert [plan(100, 8, 1).global_batch(number) for number in range(12)] == [
+        plan(100, 2, 4).global_batch(number) for number in range(12)
+    ]
+
+
+def test_evaluation_batches() -> None:
+    assert [eval_batch(number, 10, 4) for number in range(3)] == [Slice(0, 4), Slice(4, 8), Slice(8, 10)]
