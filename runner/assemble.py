@@ -26,7 +26,7 @@ from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
 from runner.dist import DistContext
 from runner.keyed_random import key
-from runner.model import build_architecture, build_model, head_of
+from runner.model import build_architecture, build_model, head_of, with_versions
 from runner.optimizer import build_optimizer
 from runner.package import read_package
 from runner.run_folder import RunFolder
@@ -151,7 +151,7 @@ def load_model(run_dir: str | Path) -> LoadedModel:
     package = read_package(Path(run_dir))
     card = package.card
     module = build_architecture(card.architecture, card.num_classes)
-    module.load_state_dict(safetensors.torch.load_file(package.weights_file))
+    module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
     preprocessing = card.preprocessing
     return LoadedModel(
         module=module.eval(),

@@ -113,7 +113,7 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
             # Left out, so that the schema can report the other mistakes along with this one.
             arguments.remove(culprit)
         except Exception as error:
-            refusal = None if any(error is failure for failure in failures) else translate(error, arguments)
+            refusal = translate(error, arguments) if error not in failures else None
             if refusal is None:
                 raise
             raise ConfigError([*problems, refusal]) from error

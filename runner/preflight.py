@@ -13,6 +13,7 @@ from runner.data.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.errors import PreflightError, Problem, RunnerError
 from runner.schema import Config
+from runner.schema.model import is_weights_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,8 @@ def preflight(config: Config) -> Ready:
     try:
         data = resolve_paths(config.data)
         splits = open_splits(data, config.seed, global_batch_size=data.batch_size)
-        ready = Ready(config=config.model_copy(update={"data": data}), splits=splits)
+        model = config.model.model_copy(update={"weights": _full_path(config.model.weights)})
+        ready = Ready(config=config.model_copy(update={"data": data, "model": model}), splits=splits)
     except RunnerError as error:
         mistakes.append(error)
     _raise_all(mistakes)
@@ -68,6 +70,12 @@ def _check_machine_and_model(ready: Ready) -> None:
     except RunnerError as error:
         mistakes.append(error)
     _raise_all(mistakes)
+
+
+def _full_path(weights: str | None) -> str | None:
+    """A weights file is found again from any folder; a name is left as it is."""
+    is_file = weights is not None and is_weights_file(weights)
+    return str(Path(weights).expanduser().absolute()) if weights is not None and is_file else weights
 
 
 def _raise_all(mistakes: list[RunnerError]) -> None:

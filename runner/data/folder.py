@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from runner.data.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders
+from runner.data.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders, some
 from runner.data.source import FolderSource, Opened
 from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
 from runner.schema.data import DataConfig
-
-_MAX_NAMES = 8
 
 
 def open_folder(data: DataConfig) -> tuple[Opened | None, list[RunnerError]]:
@@ -105,7 +103,7 @@ def _root_without_splits(root: str) -> RunnerError:
     except InvalidDatasetError:
         return InvalidDatasetError(f"data.root = {root}: has no folder `train`; {expected_tree(f'{root}/train')}")
     return InvalidDatasetError(
-        f"data.root = {root}: has no folder `train`; if {_some(index.classes)} are the classes, "
+        f"data.root = {root}: has no folder `train`; if {some(index.classes)} are the classes, "
         f"use data.train={root} instead of data.root"
     )
 
@@ -115,7 +113,7 @@ def _mistakes_in_classes(train: FolderIndex) -> list[RunnerError]:
     if len(train.classes) < 2:
         errors.append(
             InvalidDatasetError(
-                f"data.train = {train.folder}: only one class folder, {_some(train.classes)}, but a classifier "
+                f"data.train = {train.folder}: only one class folder, {some(train.classes)}, but a classifier "
                 f"needs at least 2; {expected_tree(train.folder)}"
             )
         )
@@ -123,7 +121,7 @@ def _mistakes_in_classes(train: FolderIndex) -> list[RunnerError]:
         errors.append(
             InvalidDatasetError(
                 f"data.train = {train.folder}: {len(empty)} of {len(train.classes)} class folders hold no image: "
-                f"{_some(empty)}; fill or remove them{describe_left_out(train, ' (left out: ')}"
+                f"{some(empty)}; fill or remove them{describe_left_out(train, ' (left out: ')}"
                 + (")" if train.left_out else "")
             )
         )
@@ -139,7 +137,7 @@ def _unknown_classes_error(
 ) -> InvalidDatasetError:
     return InvalidDatasetError(
         f"{key} = {index.folder}: {len(unknown)} of {len(index.classes)} classes are none of the training split "
-        f"{train.folder}: {_some(unknown)}; the training split has {_some(train.classes)}"
+        f"{train.folder}: {some(unknown)}; the training split has {some(train.classes)}"
     )
 
 
@@ -158,7 +156,7 @@ def _missing_classes_note(index: FolderIndex, key: str, train: FolderIndex) -> t
     missing = tuple(name for name in train.classes if name not in present)
     if not missing:
         return ()
-    return (f"{key}: no image of {len(missing)} of {len(train.classes)} classes: {_some(missing)}",)
+    return (f"{key}: no image of {len(missing)} of {len(train.classes)} classes: {some(missing)}",)
 
 
 def _unused_validation_note(data: DataConfig) -> tuple[str, ...]:
@@ -169,7 +167,3 @@ def _unused_validation_note(data: DataConfig) -> tuple[str, ...]:
     return tuple(
         f"{data.root}/{name} is not used; if it is the validation split: data.val={data.root}/{name}" for name in found
     )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:_MAX_NAMES]) + (f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else "")

@@ -17,6 +17,7 @@ IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "w
 _IMAGE_EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 _SYSTEM_NAMES = frozenset({b"thumbs.db", b"desktop.ini", b"__macosx"})
 _MAX_EXAMPLES = 3
+_MAX_NAMES = 8
 
 HIDDEN = "hidden"
 SYSTEM = "of an operating system"
@@ -99,6 +100,12 @@ class _Aside:
 def shown(path: bytes | str) -> str:
     """A path as it can be printed: bytes that are no UTF-8 as \\xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of these names, and how many there are where that is not all."""
+    shortened = f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + shortened
 
 
 def expected_tree(folder: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from runner.data.digits import ensure_digits
 from runner.data.folder import open_folder
 from runner.data.geometry import find_size_problems
+from runner.data.index import some
 from runner.data.source import ImageSource, Opened, Subset
 from runner.data.split import stratified_split
 from runner.data.synthetic import open_synthetic
@@ -76,30 +77,33 @@ def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Inspe
     errors: list[RunnerError] = [ConfigError(size_problems)] if size_problems else []
     opened, mistakes = _opened(data, seed)
     errors += mistakes
-    if opened is None:
+    if opened is not None:
+        opened = _with_validation(opened, data, seed)
+        errors += _mistakes_in_splits(opened, data, global_batch_size)
+    if errors or opened is None or opened.val is None:
         return Inspection(splits=None, errors=tuple(errors))
-    splits = _with_validation(opened, data, seed)
-    # Where classes are wrong, numbers of images are not worth a second sentence.
-    if not mistakes:
-        errors += _mistakes_in_splits(splits, data, global_batch_size)
-    return Inspection(splits=None if errors else splits, errors=tuple(errors))
+    splits = Splits(classes=opened.classes, train=opened.train, val=opened.val, test=opened.test, notes=opened.notes)
+    return Inspection(splits=splits, errors=())
 
 
 def combined(errors: Sequence[RunnerError]) -> RunnerError:
     """One error out of at least one: of their own kind where they are all of one kind, else a PreflightError."""
     if len(errors) == 1:
         return errors[0]
-    problems = [problem for error in errors for problem in _problems_of(error)]
-    first = type(errors[0])
-    if any(type(error) is not first for error in errors):
+    kind = type(errors[0])
+    is_one_kind = all(type(error) is kind for error in errors)
+    problems = [problem for error in errors for problem in _problems_of(error, with_name=not is_one_kind)]
+    if not is_one_kind:
         return PreflightError(problems)
-    if issubclass(first, ProblemsError):
-        return first(problems)
-    return first(str(PreflightError(problems)))
+    if issubclass(kind, ProblemsError):
+        return kind(problems)
+    return kind(str(PreflightError(problems)))
 
 
-def _problems_of(error: RunnerError) -> Sequence[Problem]:
-    return error.problems if isinstance(error, ProblemsError) else [Problem(key="", message=str(error))]
+def _problems_of(error: RunnerError, *, with_name: bool) -> Sequence[Problem]:
+    if isinstance(error, ProblemsError):
+        return error.problems
+    return [Problem(key="", message=f"{error.name}: {error}" if with_name else str(error))]
 
 
 def _opened(data: DataConfig, seed: int) -> tuple[Opened | None, list[RunnerError]]:
@@ -124,16 +128,11 @@ def _opened(data: DataConfig, seed: int) -> tuple[Opened | None, list[RunnerErro
         return None, [error]
 
 
-def _with_validation(opened: Opened, data: DataConfig, seed: int) -> Splits:
-    splits = Splits(
-        classes=opened.classes,
-        train=opened.train,
-        val=opened.val if opened.val is not None else opened.train,
-        test=opened.test,
-        notes=opened.notes,
-    )
-    if opened.val is not None or (data.val is not None and data.source in ("folder", "digits")):
-        return splits
+def _with_validation(opened: Opened, data: DataConfig, seed: int) -> Opened:
+    """Set a share of the training split aside, unless there is a validation split or one was named in vain."""
+    is_named = data.val is not None and isinstance(data, FolderData | DigitsData)
+    if opened.val is not None or is_named:
+        return opened
     labels = opened.train.labels
     train, val = (
         Subset(opened.train, ids, labels[ids])
@@ -143,35 +142,35 @@ def _with_validation(opened: Opened, data: DataConfig, seed: int) -> Splits:
         f"there is no validation split: {len(val)} of {len(labels)} training images "
         f"(data.val_fraction = {data.val_fraction:g} of each class, seed {seed}) are set aside for it"
     )
-    return replace(splits, train=train, val=val, notes=(*opened.notes, note, *_single_image_note(splits)))
+    return replace(opened, train=train, val=val, notes=(*opened.notes, note, *_single_image_note(opened)))
 
 
-def _single_image_note(splits: Splits) -> tuple[str, ...]:
-    counts = np.bincount(splits.train.labels, minlength=len(splits.classes))
-    single = [name for name, count in zip(splits.classes, counts, strict=True) if count == 1]
-    return (f"validation lacks the classes of a single image: {', '.join(single[:8])}",) if single else ()
+def _single_image_note(opened: Opened) -> tuple[str, ...]:
+    counts = np.bincount(opened.train.labels, minlength=len(opened.classes))
+    single = [name for name, count in zip(opened.classes, counts, strict=True) if count == 1]
+    return (f"validation lacks the classes of a single image: {some(single)}",) if single else ()
 
 
-def _mistakes_in_splits(splits: Splits, data: DataConfig, global_batch_size: int) -> list[RunnerError]:
+def _mistakes_in_splits(opened: Opened, data: DataConfig, global_batch_size: int) -> list[RunnerError]:
     errors: list[RunnerError] = []
     place = data.train or f"data={data.source}"
-    if len(splits.val) == 0:
+    if opened.val is not None and len(opened.val) == 0:
         errors.append(
             InvalidDatasetError(
                 f"{place}: no image can be set aside for validation, because no class has two; "
                 "give data.val=FOLDER or more images"
             )
         )
-    if global_batch_size > len(splits.train):
+    if global_batch_size > len(opened.train):
         world_size = global_batch_size // data.batch_size
         errors.append(
             InvalidDatasetError(
                 f"{place}: one step needs {global_batch_size} images (data.batch_size = {data.batch_size} × "
-                f"{world_size} processes), but the training split has only {len(splits.train)}; "
-                f"{_largest_batch_size(len(splits.train), world_size)}"
+                f"{world_size} processes), but the training split has only {len(opened.train)}; "
+                f"{_largest_batch_size(len(opened.train), world_size)}"
             )
         )
-    sources = {"train": splits.train, "val": splits.val, "test": splits.test}
+    sources = {"train": opened.train, "val": opened.val, "test": opened.test}
     return errors + [
         error for name, source in sources.items() if source is not None and (error := _unreadable(name, source))
     ]

@@ -56,15 +56,14 @@ def test_names_of_every_kind(tmp_path: Path) -> None:
 
 def test_file_names_that_are_no_utf8(tmp_path: Path) -> None:
     touch(tmp_path / "a/1.jpg")
-    with open(os.fsencode(tmp_path) + b"/a/\xff.jpg", "wb") as file:
-        file.write(b"content")
+    (tmp_path / "a" / os.fsdecode(b"\xff.jpg")).write_bytes(b"content")
     index = scan_class_folders(str(tmp_path), key="data.train")
     assert Path(index.path(1)).read_bytes() == b"content"
 
 
 def test_class_names_that_are_no_utf8(tmp_path: Path) -> None:
     touch(tmp_path / "a/1.jpg")
-    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
     with pytest.raises(InvalidDatasetError, match=r"\\xff is no UTF-8"):
         paths(tmp_path)
 

@@ -65,7 +65,7 @@ def test_links_are_kept(tmp_path: Path, data_config: Make) -> None:
 
 
 def test_the_home_of_nobody(data_config: Make) -> None:
-    with pytest.raises(InvalidDatasetError, match="~no-such-user/set.*instead of ~"):
+    with pytest.raises(InvalidDatasetError, match=r"~no-such-user/set.*instead of ~"):
         resolve_paths(data_config("folder", root="~no-such-user/set"))
 
 

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+import torchvision
+
+from runner.data.geometry import find_size_problems
+from runner.schema.data import DataConfig, TorchvisionDatasetName
+
+RESIZE: dict[str, Any] = {"name": "resize", "size": 16}
+CENTER: dict[str, Any] = {"name": "center_crop", "size": 16}
+CROP: dict[str, Any] = {"name": "random_crop", "size": 16}
+RESIZED_CROP: dict[str, Any] = {"name": "random_resized_crop", "size": 16}
+FLIP: dict[str, Any] = {"name": "random_horizontal_flip"}
+LARGER: dict[str, Any] = {"name": "resize", "size": 16, "crop_fraction": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("source", "transforms"),
+    [
+        ("folder", [RESIZED_CROP, FLIP]),
+        ("folder", [RESIZE, CENTER]),
+        ("folder", [FLIP, LARGER, CROP]),
+        ("folder", [CENTER]),
+        ("folder", [CENTER, LARGER, {**RESIZE}]),
+        ("digits", [RESIZE]),
+        ("digits", [RESIZE, FLIP]),
+        ("torchvision", [RESIZE]),
+        ("synthetic", []),
+        ("synthetic", [FLIP]),
+    ],
+)
+def test_pipelines_that_fit(data_config: Callable[..., DataConfig], source: str, transforms: list[Any]) -> None:
+    assert find_size_problems(data_config(source, train_transforms=transforms, eval_transforms=transforms)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "transforms", "found"),
+    [
+        ("folder", [], "gives images of different sizes, but the model sees 16 × 16 (data.image_size)"),
+        ("folder", [FLIP], "different sizes"),
+        ("folder", [RESIZE], "shorter side is 16 pixels and whose longer side varies"),
+        ("folder", [CENTER, LARGER], "gives images of 32 × 32 pixels"),
+        ("folder", [{**RESIZED_CROP, "size": 8}], "gives images of 8 × 8 pixels"),
+        ("digits", [], "gives images of 8 × 8 pixels"),
+        ("torchvision", [FLIP], "gives images of 28 × 28 pixels"),
+        ("synthetic", [LARGER], "gives images of 32 × 32 pixels"),
+    ],
+)
+def test_pipelines_that_do_not(
+    data_config: Callable[..., DataConfig], source: str, transforms: list[Any], found: str
+) -> None:
+    train, evaluation = find_size_problems(data_config(source, train_transforms=transforms, eval_transforms=transforms))
+    assert (train.key, evaluation.key) == ("data.train_transforms", "data.eval_transforms")
+    assert found in train.message
+    assert train.hint == ("end the list with {name: center_crop, size: 16} or {name: random_resized_crop, size: 16}")
+    assert evaluation.hint == "end the list with {name: center_crop, size: 16}"
+
+
+def test_each_list_is_judged_by_itself(data_config: Callable[..., DataConfig]) -> None:
+    (problem,) = find_size_problems(data_config("folder", eval_transforms=[RESIZE]))
+    assert problem.key == "data.eval_transforms"
+
+
+@pytest.mark.parametrize("name", get_args(TorchvisionDatasetName))
+def test_torchvision_data_sets_are_judged_as_what_they_are(data_config: Callable[..., DataConfig], name: str) -> None:
+    assert hasattr(torchvision.datasets, name)
+    data = data_config("torchvision", name=name, train_transforms=[RESIZE], eval_transforms=[RESIZE, CENTER])
+    is_square = name in {"CIFAR10", "CIFAR100", "EuroSAT", "FashionMNIST", "KMNIST", "MNIST", "STL10", "SVHN"}
+    assert len(find_size_problems(data)) == (0 if is_square else 1)

@@ -1,0 +1,84 @@
+"""The rules between keys, on plain values; what is of a wrong type or missing is none of their business."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.schema.rules import RULES, Values, find_conflicts
+
+
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, last = key.split(".")
+        node = values
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return values
+
+
+EPOCHS, WARMUP = "trainer.epochs", "schedule.warmup_epochs"
+FROZEN, WEIGHTS, NAME, FAMILY = "trainer.freeze_backbone_epochs", "model.weights", "model.name", "model.family"
+RESNET = {FAMILY: "resnet", NAME: "resnet50"}
+
+CASES = [
+    ({EPOCHS: 5, WARMUP: 5}, WARMUP),
+    ({EPOCHS: 5, WARMUP: 6.5}, WARMUP),
+    ({EPOCHS: 5, WARMUP: 4.9}, None),
+    ({EPOCHS: 1, WARMUP: 0}, None),
+    ({EPOCHS: "five", WARMUP: 9}, None),
+    ({EPOCHS: True, WARMUP: 9}, None),
+    ({WARMUP: 9}, None),
+    ({EPOCHS: 5, FROZEN: 5, WEIGHTS: None}, FROZEN),
+    ({EPOCHS: 5, FROZEN: 4, WEIGHTS: None}, None),
+    ({EPOCHS: 5, FROZEN: 5, WEIGHTS: "IMAGENET1K_V1", **RESNET}, None),
+    ({"trainer.precision": "fp16", "trainer.device": "cpu"}, "trainer.precision"),
+    ({"trainer.precision": "fp16", "trainer.device": "auto"}, None),
+    ({"trainer.precision": "bf16", "trainer.device": "cpu"}, None),
+    ({"dist.backend": "nccl", "trainer.device": "cpu"}, "dist.backend"),
+    ({"dist.backend": "nccl", "trainer.device": "mps"}, "dist.backend"),
+    ({"dist.backend": "nccl", "trainer.device": "cuda"}, None),
+    ({"dist.backend": "gloo", "trainer.device": "cpu"}, None),
+    ({"dist.node_rank": 2, "dist.nodes": 2}, "dist.node_rank"),
+    ({"dist.node_rank": 1, "dist.nodes": 2}, None),
+    ({"dist.node_rank": None, "dist.nodes": 2}, None),
+    ({"optimizer.nesterov": True, "optimizer.momentum": 0.0}, "optimizer.nesterov"),
+    ({"optimizer.nesterov": False, "optimizer.momentum": 0.0}, None),
+    ({"optimizer.nesterov": True, "optimizer.momentum": 0.9}, None),
+    ({"data.source": "folder", "data.root": None, "data.train": None}, "data.root"),
+    ({"data.source": "folder", "data.root": "photos", "data.train": None}, None),
+    ({"data.source": "folder", "data.root": None, "data.train": "photos/train"}, None),
+    ({"data.source": "digits", "data.root": None}, None),
+    ({**RESNET, WEIGHTS: None}, None),
+    ({**RESNET, WEIGHTS: "IMAGENET1K_V2"}, None),
+    ({**RESNET, WEIGHTS: "DEFAULT"}, None),
+    ({**RESNET, WEIGHTS: "ResNet50_Weights.IMAGENET1K_V2"}, None),
+    ({**RESNET, WEIGHTS: "runs/model.safetensors"}, None),
+    ({**RESNET, WEIGHTS: "IMAGENET1K_V9"}, WEIGHTS),
+    ({**RESNET, WEIGHTS: "ResNet18_Weights.IMAGENET1K_V1"}, WEIGHTS),
+    ({**RESNET, WEIGHTS: "imagenet"}, WEIGHTS),
+    ({FAMILY: "torchvision", NAME: "efficientnet_b0", WEIGHTS: "IMAGENET1K_V1"}, None),
+    ({FAMILY: "torchvision", NAME: "efficientnet_b0", WEIGHTS: "EfficientNet_B1_Weights.DEFAULT"}, WEIGHTS),
+    ({FAMILY: "custom", NAME: "mine", WEIGHTS: "IMAGENET1K_V1"}, WEIGHTS),
+    ({FAMILY: "custom", NAME: "mine", WEIGHTS: "mine.pth"}, None),
+]
+
+
+@pytest.mark.parametrize(("flat", "key"), CASES)
+def test_keys_that_disagree_are_reported_under_the_key_to_change(flat, key):
+    problems = find_conflicts(nested(flat))
+    assert [problem.key for problem in problems] == ([] if key is None else [key])
+    assert all(problem.value == flat[problem.key] for problem in problems)
+
+
+def test_the_cases_break_every_rule():
+    broken = {rule for flat, _ in CASES for rule in RULES for _ in rule(Values(nested(flat)))}
+    assert broken == set(RULES)
+
+
+def test_rules_pass_over_what_is_missing_or_of_a_wrong_kind():
+    assert find_conflicts({}) == []
+    assert find_conflicts({"trainer": None, "model": "resnet50", "data": [1], "dist": 3}) == []
