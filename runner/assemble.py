@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from runner.checkpoint import CheckpointStore
+from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
+from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.splits import Splits
 from runner.data.transforms import (
@@ -29,7 +30,6 @@ from runner.keyed_random import key
 from runner.model import build_architecture, build_model, head_of, with_versions
 from runner.optimizer import build_optimizer
 from runner.package import read_package
-from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.schema.data import DataConfig
 from runner.stop import StopRequest
@@ -49,7 +49,7 @@ class Assembled:
 def assemble(
     config: Config,
     splits: Splits,
-    folder: RunFolder,
+    writer: CheckpointWriter,
     *,
     dist: DistContext,
     precision: Precision,
@@ -87,7 +87,8 @@ def assemble(
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
         val_batches=val_batches,
-        checkpoints=CheckpointStore(folder.checkpoints, config.trainer.keep),
+        data_fingerprint=fingerprint(splits.classes, splits.train),
+        writer=writer,
         stop=stop,
         recorder=recorder,
     )

@@ -98,6 +98,27 @@ class CheckpointStore:
             return []
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
+    def newest_valid(self) -> tuple[Checkpoint | None, list[CheckpointError]]:
+        """The newest checkpoint that is whole, and what is wrong with each newer one."""
+        damages: list[CheckpointError] = []
+        for name in reversed(self.names()):
+            try:
+                return self.load(name), damages
+            except CheckpointError as error:
+                damages.append(error)
+        return None, damages
+
+    def forget(self, keep: set[str]) -> None:
+        """Take away what a killed write left, and checkpoints that are not among `keep`."""
+        if not self.folder.is_dir():
+            return
+        for path in self.folder.iterdir():
+            is_left_over = path.name.startswith(".")
+            if path.is_dir() and (is_left_over or path.name not in keep):
+                shutil.rmtree(path)
+            elif is_left_over:
+                path.unlink()
+
     def load(self, name: str) -> Checkpoint:
         """Read and verify a checkpoint.
 

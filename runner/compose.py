@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.errors import ConfigError, Problem
 from runner.refusal import (
     COMMAND_LINE,
+    SHELL_COMPLETION,
     experiment_files,
     override_behind,
     plain,
@@ -90,7 +91,17 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
     """
     problems = [problem for argument in argv if (problem := _swapped_variant(argument))]
     arguments = _for_hydra(argv)
-    is_sweep = bool({"-m", "--multirun"} & set(argv))
+    while culprit := _compose(arguments, config_name, run_job, problems):
+        if {"-m", "--multirun"} & set(argv):
+            raise ConfigError(problems)
+        # Left out, so that the schema can report the other mistakes along with this one.
+        arguments.remove(culprit)
+
+
+def _compose(
+    arguments: list[str], config_name: str, run_job: Callable[[Job], float | None], problems: list[Problem]
+) -> str | None:
+    """Returns the override that asks for an option that is not there, after adding it to the problems; else None."""
     failures: list[Exception] = []
 
     def task(values: DictConfig) -> float | None:
@@ -102,25 +113,22 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
                 raise  # Hydra goes on with the next job and raises the first failure at the end.
             return None  # Raised below, past Hydra's own report of a failed job.
 
-    while True:
-        try:
-            _run_hydra(arguments, config_name, task)
-        except MissingConfigException as error:
-            culprit = override_behind(error, arguments)
-            problems.append(unknown_option(error, culprit, arguments))
-            if culprit is None or is_sweep:
-                raise ConfigError(problems) from error
-            # Left out, so that the schema can report the other mistakes along with this one.
-            arguments.remove(culprit)
-        except Exception as error:
-            refusal = translate(error, arguments) if error not in failures else None
-            if refusal is None:
-                raise
-            raise ConfigError([*problems, refusal]) from error
-        else:
-            break
+    try:
+        _run_hydra(arguments, config_name, task)
+    except MissingConfigException as error:
+        culprit = override_behind(error, arguments)
+        problems.append(unknown_option(error, culprit, arguments))
+        if culprit is None:
+            raise ConfigError(problems) from error
+        return culprit
+    except Exception as error:
+        refusal = translate(error, arguments) if error not in failures else None
+        if refusal is None:
+            raise
+        raise ConfigError([*problems, refusal]) from error
     if failures:
         raise failures[0]
+    return None
 
 
 def _run_hydra(arguments: list[str], config_name: str, task: Callable[[DictConfig], float | None]) -> None:
@@ -129,7 +137,7 @@ def _run_hydra(arguments: list[str], config_name: str, task: Callable[[DictConfi
 
 
 def _for_hydra(argv: Sequence[str]) -> list[str]:
-    if {"-sc", "--shell-completion"} & set(argv):
+    if SHELL_COMPLETION & set(argv):
         return list(argv)  # What follows this flag looks like overrides, but is none.
     return [permissive(argument) for argument in argv if _swapped_variant(argument) is None]
 

@@ -10,6 +10,7 @@ from runner.errors import EXIT_DONE, UsageError
 # One line each, for --help. A command `x` lives in runner/commands/x.py.
 COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
+    "resume": "run=DIR: go on in the same folder from the newest valid checkpoint",
     "validate": "check everything that train would refuse, config and data, without training",
 }
 # Hydra's flags that are followed by a value, which is no command.
@@ -77,6 +78,10 @@ def run(argv: Sequence[str]) -> int:
         return EXIT_DONE
     console.set_up()
     match command:
+        case "resume":
+            from runner.commands import resume  # noqa: PLC0415
+
+            return resume.run(arguments)
         case "validate":
             from runner.commands import validate  # noqa: PLC0415
 

@@ -55,6 +55,30 @@ def random_words(num_words: int, *parts: int | str) -> npt.NDArray[np.uint64]:
     return words
 
 
+def digest_of_samples(first_position: int, ids: npt.NDArray[np.int64]) -> int:
+    """A number that tells which images stood at which positions, in whatever pieces it is added up.
+
+    The sum, modulo 2^64, of a hash of each (position, id): the digests of the parts of an order add up to that of the
+    whole. Each pair is hashed by two rounds of SplitMix64's finaliser (Steele et al. 2014).
+
+    Args:
+        first_position: position of the first image; the others follow one by one.
+        ids: numbers of the images, shape (N,).
+
+    Returns:
+        A whole number in [0, 2^64).
+    """
+    positions = np.arange(first_position, first_position + len(ids), dtype=np.uint64)
+    mixed = _mix(_mix(positions + np.uint64(1)) ^ ids.astype(np.uint64))
+    return int(mixed.sum(dtype=np.uint64))
+
+
+def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
 def _pack(part: int | str) -> bytes:
     if isinstance(part, str):
         tag, packed = b"s", part.encode("utf-8")

@@ -18,6 +18,7 @@ from runner.schema import Config
 
 COMMAND_LINE = "from the command line"
 PACKAGE_HEADER = "# @package _global_"
+SHELL_COMPLETION = frozenset({"-sc", "--shell-completion"})
 
 _SWEEP = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '(?P<override>[^\n]*)'")
 _LOST_OVERRIDE = re.compile(r"In '(?P<file>[^']+)': Could not override '(?P<group>[^'@]+)(?P<package>@[^']+)?'")
@@ -46,6 +47,8 @@ def translate(error: Exception, arguments: Sequence[str]) -> Problem | None:  # 
             return Problem(key="", message=f"a YAML file is no UTF-8 text: {error}", hint="save it as UTF-8")
         case ValueError() if str(error).startswith("Config group override"):
             return _no_name_of_an_option(arguments)
+        case ValueError() if SHELL_COMPLETION & set(arguments):
+            return _as_it_is(error)
         case HydraException():
             return _swept_without_flag(error) or _lost_override(error) or _as_it_is(error)
         case OmegaConfBaseException() | yaml.YAMLError() | OSError():

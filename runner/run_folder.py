@@ -101,6 +101,21 @@ class RunFolder:
         self.record |= {"best": None, "error": None}
         self._save()
 
+    def reopen(self, attempt: dict[str, Any]) -> None:
+        """Record that a run goes on: one more attempt, with what was typed for it."""
+        self.record = read_record(self.path)
+        number = self.record["attempts"] + 1
+        resumes = [*self.record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
+        self.update(status="running", attempts=number, resumes=resumes, end=None, error=None)
+
+    def cut_metrics(self, step: int) -> None:
+        """Forget the epochs that ended after this step: they are trained again."""
+        if self.metrics_file.is_file():
+            lines = self.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)
+            # A line that a kill cut short has no end; it is of an epoch that was not saved.
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+            write_atomic(self.metrics_file, "".join(kept))
+
     def update(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Change facts of the record."""
         self.record |= facts
@@ -159,6 +174,12 @@ def read_record(run_dir: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise CheckpointError(f"{file} is damaged: it holds no JSON object")
     return record
+
+
+def finished_epochs(run_dir: Path) -> int:
+    """How many epochs a run has finished and saved: what `checkpoints/last` says, 0 before the first."""
+    pointer = run_dir / "checkpoints" / "last"
+    return int(pointer.read_text(encoding="utf-8").partition("-")[0]) if pointer.is_file() else 0
 
 
 def is_alive(run_dir: Path) -> bool:

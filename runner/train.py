@@ -16,9 +16,11 @@ import torch
 
 from runner import provenance
 from runner.assemble import Assembled, assemble
-from runner.checkpoint import verify
+from runner.checkpoint import Checkpoint, CheckpointStore, verify
+from runner.checkpoint_writer import CheckpointWriter
 from runner.compose import to_yaml
 from runner.console import FILE_ONLY, LOGGER, log_to_file, progress_line
+from runner.data.fingerprint import fingerprint
 from runner.data.splits import Splits
 from runner.device import (
     Precision,
@@ -28,14 +30,16 @@ from runner.device import (
     set_determinism,
 )
 from runner.dist import DistContext, single_process
-from runner.errors import RunnerError, StoppedOnRequest
+from runner.errors import OutputError, RunnerError, StoppedOnRequest
 from runner.package import write_package
 from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.stop import StopRequest
+from runner.summary import conclude, introduce
 from runner.tensorboard import TensorBoardLog
-from runner.trainer.progress import Best
-from runner.trainer.recorder import Recorder
+from runner.trainer.progress import Best, Progress
+from runner.trainer.recorder import Recorder, summary_of
+from runner.trainer.state import check_belongs, restore
 
 _NUM_SHOWN_IMAGES = 32  # augmented training images in TensorBoard
 
@@ -51,14 +55,33 @@ class RunResult:
     """Epochs that were trained and evaluated."""
 
 
-def train(config: Config, run_dir: Path, splits: Splits, overrides: tuple[str, ...] = ()) -> RunResult:
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """That a run goes on in its folder, and how."""
+
+    overrides: tuple[str, ...] = ()
+    """What was typed, for the record."""
+    notes: tuple[str, ...] = ()
+    """What the log should say about a changed config."""
+    may_change_data: bool = False
+    """Whether the user wants to go on with other images of the same classes."""
+
+
+def train(
+    config: Config,
+    run_dir: Path,
+    splits: Splits,
+    overrides: tuple[str, ...] = (),
+    resumption: Resumption | None = None,
+) -> RunResult:
     """Train, evaluate and package one experiment in this process.
 
     Args:
         config: complete and checked, with resolved paths.
-        run_dir: the new, empty run folder.
+        run_dir: the run folder; new and empty, or to go on in.
         splits: the data set, inspected.
         overrides: what was typed, for the record.
+        resumption: to go on from the newest valid checkpoint; from the start where there is none.
 
     Raises:
         StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1, with everything saved.
@@ -66,20 +89,71 @@ def train(config: Config, run_dir: Path, splits: Splits, overrides: tuple[str, .
     """
     folder = RunFolder(run_dir)
     dist = single_process(choose_device(config.trainer))
-    precision = choose_precision(config.trainer, dist.device)
     set_determinism(deterministic=config.trainer.deterministic)
     with ExitStack() as stack:
         folder.log_file(dist.rank).parent.mkdir(exist_ok=True)
         stack.enter_context(folder.hold())
         stack.enter_context(log_to_file(folder.log_file(dist.rank)))
         stop = stack.enter_context(StopRequest())
-        _describe(folder, config, splits, dist, overrides)
+        if resumption is None:
+            _describe(folder, config, splits, dist, overrides)
+        else:
+            folder.reopen({"overrides": list(resumption.overrides), "command": shlex.join(sys.orig_argv)})
         stack.enter_context(_recorded_end(folder, dist))
-        recorder = stack.enter_context(_recorder(folder, config))
-        assembled = assemble(config, splits, folder, dist=dist, precision=precision, stop=stop, recorder=recorder)
-        _introduce(config, splits, assembled, dist, precision)
-        recorder.images(assembled.trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
+        store = CheckpointStore(folder.checkpoints, config.trainer.keep)
+        checkpoint = _go_on(folder, config, splits, store, resumption) if resumption else None
+        precision = _precision(config, dist, checkpoint)
+        recorder = stack.enter_context(_recorder(folder, config, checkpoint))
+        writer = stack.enter_context(CheckpointWriter(store))
+        assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
+        introduce(config, splits, assembled.trainer, precision)
+        if checkpoint is None:
+            recorder.images(assembled.trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
+        else:
+            restore(assembled.trainer, checkpoint)
         return _run(config, assembled, folder, recorder)
+
+
+def _go_on(
+    folder: RunFolder, config: Config, splits: Splits, store: CheckpointStore, resumption: Resumption
+) -> Checkpoint | None:
+    """Find where to go on, and put the folder back to that moment."""
+    for note in resumption.notes:
+        LOGGER.info("changed     %s", note)
+    checkpoint, damages = store.newest_valid()
+    for damage in damages:
+        LOGGER.warning("%s; it is taken away", damage)
+    if checkpoint is not None:
+        check_belongs(
+            checkpoint.state,
+            classes=splits.classes,
+            data_fingerprint=fingerprint(splits.classes, splits.train),
+            may_change=resumption.may_change_data,
+        )
+    valid = {name for name in store.names() if checkpoint is not None and name <= checkpoint.name}
+    store.forget(keep=valid)
+    progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
+    folder.cut_metrics(progress.step)
+    folder.write("config.yaml", to_yaml(config))
+    folder.update(best=summary_of(progress.best))
+    where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
+    LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
+    return checkpoint
+
+
+def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None) -> Precision:
+    """The number format; a run that goes on keeps that of its beginning, and its number of threads."""
+    chosen = choose_precision(config.trainer, dist.device)
+    before = checkpoint.state["numerics"] if checkpoint is not None else None
+    if before is None or before["device"] != dist.device.type:
+        return chosen
+    if dist.device.type == "cpu" and before["num_threads"] != torch.get_num_threads():
+        LOGGER.info("threads     %d, as in the run so far", before["num_threads"])
+        torch.set_num_threads(before["num_threads"])
+    if before["torch"] != str(torch.__version__):
+        LOGGER.warning("torch %s has become %s: bits may differ from here on", before["torch"], torch.__version__)
+    is_free = config.trainer.precision == "auto" and before["precision"] != chosen.name
+    return Precision(name=before["precision"], reason="as in the run so far") if is_free else chosen
 
 
 def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder) -> RunResult:
@@ -91,9 +165,8 @@ def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Reco
     package_best(folder, assembled)
     recorder.end(config, best, trainer.progress.step)
     folder.end("completed")
-    result = RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
-    _conclude(result, time.perf_counter() - started)
-    return result
+    conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
+    return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
 
 
 def _describe(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, overrides: tuple[str, ...]) -> None:
@@ -130,46 +203,19 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
     except BaseException as error:
         name = error.name if isinstance(error, RunnerError) else type(error).__name__
         LOGGER.error("%s", traceback.format_exc(), extra=FILE_ONLY)
-        folder.end("failed", {"name": name, "message": str(error), "rank": dist.rank})
+        try:
+            folder.end("failed", {"name": name, "message": str(error), "rank": dist.rank})
+        except OutputError as second:
+            LOGGER.warning("the end of the run could not be recorded: %s", second)
         raise
 
 
 @contextmanager
-def _recorder(folder: RunFolder, config: Config) -> Iterator[Recorder]:
-    with TensorBoardLog(folder.path / "tensorboard") as tensorboard, progress_line() as line:
+def _recorder(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) -> Iterator[Recorder]:
+    # TensorBoard then hides what an earlier attempt has logged of the steps that are trained again.
+    purge_step = checkpoint.state["progress"]["step"] + 1 if checkpoint is not None else None
+    with TensorBoardLog(folder.path / "tensorboard", purge_step) as tensorboard, progress_line() as line:
         yield Recorder(folder, tensorboard, line, config.trainer.epochs)
-
-
-def _introduce(config: Config, splits: Splits, assembled: Assembled, dist: DistContext, precision: Precision) -> None:
-    trainer = assembled.trainer
-    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    processes = f"{dist.world_size} process" + ("es" if dist.world_size > 1 else "")
-    is_scaled = config.optimizer.lr_scaling == "linear"
-    LOGGER.info("run folder  %s", trainer.checkpoints.folder.parent)
-    LOGGER.info(
-        "model       %s, %.1f M parameters, %d classes", config.model.name, num_parameters / 1e6, len(splits.classes)
-    )
-    LOGGER.info(
-        "data        %s: %s training and %s validation images, %d px, batch %d × %s",
-        config.data.source,
-        f"{len(splits.train):,}",
-        f"{len(splits.val):,}",
-        config.data.image_size,
-        config.data.batch_size,
-        processes,
-    )
-    for note in splits.notes:
-        LOGGER.info("            %s", note)
-    LOGGER.info("device      %s", describe_device(dist.device))
-    LOGGER.info("precision   %s (%s)", precision.name, precision.reason)
-    LOGGER.info(
-        "schedule    %s, %d epochs of %d steps, peak learning rate %g (%s)",
-        config.schedule.name,
-        config.trainer.epochs,
-        trainer.steps_per_epoch,
-        trainer.peak,
-        f"{config.optimizer.lr:g} × {processes}" if is_scaled else "not scaled with the number of processes",
-    )
 
 
 def package_best(folder: RunFolder, assembled: Assembled) -> None:
@@ -181,7 +227,7 @@ def package_best(folder: RunFolder, assembled: Assembled) -> None:
     trainer, data = assembled.trainer, assembled.data
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
-    checkpoint = trainer.checkpoints.folder / best.checkpoint
+    checkpoint = trainer.writer.folder / best.checkpoint
     verify(checkpoint)
     stem = "ema" if best.weights == "ema" else "model"
     card = {
@@ -197,14 +243,3 @@ def package_best(folder: RunFolder, assembled: Assembled) -> None:
         "best": {"metric": best.metric, "value": best.value, "epoch": best.epoch},
     }
     write_package(folder.model, checkpoint / f"{stem}.safetensors", card)
-
-
-def _conclude(result: RunResult, seconds: float) -> None:
-    best, folder = result.best, result.run_dir
-    value = f"{best.value:.4f}" if best.metric == "val_loss" else f"{best.value:.2%}"
-    kind = " of the averaged weights (EMA)" if best.weights == "ema" else ""
-    LOGGER.info("completed   %d epochs in %.1f seconds", result.num_epochs, seconds)
-    LOGGER.info("best        %s = %s%s at epoch %d", best.metric, value, kind, best.epoch)
-    LOGGER.info("model       %s", folder / "model")
-    LOGGER.info("look at it  tensorboard --logdir %s", shlex.quote(str(folder / "tensorboard")))
-    LOGGER.info("use it      runner.load_model(%r)", str(folder))

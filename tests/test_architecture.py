@@ -18,7 +18,6 @@ BUILDERS = {
     "build_optimizer",
     "train_transform",
     "eval_transform",
-    "Trainer",
 }
 
 

@@ -400,6 +400,32 @@ def test_a_config_survives_as_yaml(tmp_path):
     assert judge(yaml.safe_load(to_yaml(config))) == config
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("runner optimizer=", {"optimizer=adamw", "optimizer=sgd"}),
+        ("runner experiment=dig", {"experiment=digits"}),
+        ("runner trainer.ep", {"trainer.epochs="}),
+        ("runner optimizer=adamw optimizer.ep", {"optimizer.eps="}),
+        ("runner -m sc", {"schedule=", "schedule."}),
+    ],
+)
+def test_the_shell_is_offered_options_and_keys(line, offered, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_LINE", line)
+    compose_jobs(["--shell-completion", "query=bash"], "train", must_not_run)
+    assert set(capsys.readouterr().out.split()) == offered
+
+
+@pytest.mark.parametrize(("arguments", "told"), [(["install=csh"], "'csh'"), ([], "install"), (["seed=3"], "install")])
+def test_a_completion_for_no_known_shell_is_refused(arguments, told):
+    assert told in str(refusal("--shell-completion", *arguments))
+
+
+def test_the_composed_config_is_shown_without_running_it(capsys):
+    compose_jobs(["--cfg", "job", "trainer.epochs=7"], "train", must_not_run)
+    assert "epochs: 7" in capsys.readouterr().out
+
+
 def in_process_of_its_own(tmp_path, *argv: str) -> subprocess.CompletedProcess[str]:
     """`python -m runner` in an empty folder; what torch is imported is told by the exit code 99."""
     script = (

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from runner.compose import CONF_DIR, Job, compose_jobs
+from runner.errors import ConfigError
+from runner.schema.base import Section
+from runner.schema.judge import MISSING
 
 # Options that can't stand alone.
 NEEDED = {
@@ -23,7 +29,7 @@ def yaml_files(folder: Path) -> list[Path]:
 
 def selections(folder: Path) -> list[tuple[str, ...]]:
     """What chooses each option of each group under a conf folder; shared files (_x.yaml) are no options."""
-    chosen: list[tuple[str, ...]] = [()]
+    chosen: list[tuple[str, ...]] = []
     for path in yaml_files(folder):
         group = path.parent.relative_to(folder).as_posix()
         if group == "." or path.stem.startswith("_"):
@@ -36,36 +42,52 @@ def selections(folder: Path) -> list[tuple[str, ...]]:
 
 
 SELECTIONS = selections(CONF_DIR)
-PRIMARY = [path.stem for path in sorted(CONF_DIR.glob("*.yaml"))]
+# What a command takes besides the config of an experiment.
+CALLS = sorted(path for path in CONF_DIR.glob("*.yaml") if path.stem != "train")
 
 
-def jobs_of(argv: tuple[str, ...], primary: str = "train") -> list[Job]:
+def jobs_of(argv: tuple[str, ...]) -> list[Job]:
     jobs: list[Job] = []
-    compose_jobs(argv, primary, jobs.append)
+    compose_jobs(argv, "train", jobs.append)
     return jobs
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The files that are opened while a test runs."""
-    paths: set[Path] = set()
+@dataclass(frozen=True)
+class Reached:
+    """What came of each selection, and the files that were opened for it."""
+
+    results: dict[tuple[str, ...], list[Job] | ConfigError]
+    opened: frozenset[Path]
+
+
+@pytest.fixture(scope="module")
+def reached() -> Reached:
+    opened: set[Path] = set()
+    results: dict[tuple[str, ...], list[Job] | ConfigError] = {}
     real_open = builtins.open
 
     def open_and_note(file, *args, **kwargs):
         if isinstance(file, str | Path):
-            paths.add(Path(file).resolve())
+            opened.add(Path(file).resolve())
         return real_open(file, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "open", open_and_note)
-    return paths
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builtins, "open", open_and_note)
+        for argv in [(), *SELECTIONS]:
+            try:
+                results[argv] = jobs_of(argv)
+            except ConfigError as error:
+                results[argv] = error
+    return Reached(results, frozenset(opened))
 
 
-@pytest.mark.parametrize("argv", SELECTIONS, ids=[" ".join(argv) or "defaults" for argv in SELECTIONS])
-def test_each_option_is_composed_and_valid(argv, opened):
-    (job,) = jobs_of(argv)
+@pytest.mark.parametrize("argv", SELECTIONS, ids=[" ".join(argv) for argv in SELECTIONS])
+def test_each_option_is_composed_and_valid(argv, reached):
+    result = reached.results[argv]
+    assert not isinstance(result, ConfigError), str(result)
+    (job,) = result
     assert job.overrides == argv
-    group, _, option = argv[0].partition("=") if argv else ("", "", "")
-    assert not argv or (CONF_DIR / group / f"{option}.yaml").resolve() in opened
+    group, _, option = argv[0].partition("=")
     if group == "model" and option not in ("torchvision", "custom"):
         assert job.config.model.name == option
     if group in ("optimizer", "schedule"):
@@ -74,18 +96,25 @@ def test_each_option_is_composed_and_valid(argv, opened):
         assert job.config.data.source == option
 
 
-@pytest.mark.parametrize("primary", PRIMARY)
-def test_each_primary_config_is_composed_and_valid(primary):
-    assert len(jobs_of((), primary)) == 1
+def test_the_defaults_are_composed_and_valid(reached):
+    assert not isinstance(reached.results[()], ConfigError), str(reached.results[()])
 
 
-def test_each_file_is_reached_by_an_option(opened):
-    for primary in PRIMARY:
-        jobs_of((), primary)
-    for argv in SELECTIONS:
-        jobs_of(argv)
-    unreached = [path for path in yaml_files(CONF_DIR) if path.resolve() not in opened]
-    assert unreached == [], "no option uses these files"
+@pytest.mark.parametrize("file", CALLS, ids=[file.stem for file in CALLS])
+def test_what_a_command_takes_is_guarded_by_rules(file):
+    from runner.schema import calls
+
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    sections = [item for item in vars(calls).values() if isinstance(item, type) and issubclass(item, Section)]
+    rules = [section for section in sections if set(section.model_fields) == set(values)]
+    assert len(rules) == 1, f"no class in runner/schema/calls.py has the keys of {file}"
+    given = {name: "given" if value == MISSING else value for name, value in values.items()}
+    rules[0].model_validate_json(json.dumps(given))
+
+
+def test_each_file_is_reached_by_an_option(reached):
+    unreached = {path for path in yaml_files(CONF_DIR) if path.resolve() not in reached.opened}
+    assert unreached - set(CALLS) == set()
 
 
 def test_a_file_that_somebody_adds_is_found(tmp_path):
@@ -93,11 +122,7 @@ def test_a_file_that_somebody_adds_is_found(tmp_path):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
-    assert selections(tmp_path) == [
-        (),
-        ("experiment/a=deep",),
-        ("model=small",),
-    ]
+    assert selections(tmp_path) == [("experiment/a=deep",), ("model=small",)]
     assert tmp_path / "model" / "_shared.yaml" in yaml_files(tmp_path)
 
 

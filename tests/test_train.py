@@ -282,6 +282,6 @@ def test_each_option_trains(tiny, option):
 def test_checkpoints_within_an_epoch(tiny):
     result = runner.fit(runner.load_config(tiny("trainer.checkpoint_every=2", "trainer.keep=9", "trainer.epochs=1")))
     store = CheckpointStore(result.run_dir / "checkpoints", keep=9)
-    assert store.names() == ["0001-00000002", "0001-00000004", "0001-00000005"]
-    state = store.load("0001-00000002").state
-    assert (state["progress"]["epoch"], state["progress"]["batch"], state["meter"]["count"]) == (0, 2, 16)
+    assert store.names() == ["0000-00000002", "0000-00000004", "0001-00000005"]
+    state = store.load("0000-00000002").state
+    assert (state["progress"]["epoch"], state["progress"]["position"], state["meter"]["count"]) == (0, 16, 16)

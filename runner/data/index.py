@@ -168,7 +168,7 @@ def _class_folders(folder: bytes, aside: _Aside) -> tuple[list[bytes], int]:
 def _check_class_folders(folder: str, key: str, class_folders: Sequence[bytes], num_loose_images: int) -> None:
     if not class_folders and num_loose_images:
         raise NotLabeledDatasetError(
-            f"{key} = {folder}: {num_loose_images} images, but no class folders: "
+            f"{key} = {folder}: holds images ({num_loose_images}), but no class folders: "
             f"without them no image has a label; {expected_tree(folder)}"
         )
     if not class_folders:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple
 
@@ -106,54 +107,48 @@ class TrainBatches:
             last_batch=self.last_batch,
         )
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Number of global batches in an epoch, which is also the number of batches of each process."""
-        return self.plan.batches_per_epoch
-
-    @property
-    def num_samples_per_epoch(self) -> int:
-        """Images used in one epoch, over all processes."""
-        return self.plan.num_samples_per_epoch
-
-    def global_batch_size(self, batch: int) -> int:
-        """Images of this global batch over all processes, by which a summed loss is divided."""
-        start, stop = self.plan.global_batch(batch)
-        return stop - start
-
-    def stream(self, start_epoch: int, start_batch: int, end_epoch: int) -> Iterator[Batch]:
-        """All batches of this process from (start_epoch, start_batch) to the end of epoch end_epoch − 1.
+    def stream(self, start_epoch: int, start_position: int, end_epoch: int) -> Generator[Batch, None, None]:
+        """All batches of this process from a position in an epoch's order to the end of epoch end_epoch − 1.
 
         One iteration over all epochs: loader processes start once and work ahead into the next epoch. Close the
         iterator (`contextlib.closing`) to end them early. Torch's global generators are neither read nor changed.
+
+        Args:
+            start_epoch: counted from 0.
+            start_position: images of that epoch that were used before, over all processes.
+            end_epoch: the first epoch that is not wanted.
 
         Raises:
             InvalidDatasetError: an image can't be read.
             DeviceError: a loader process died.
         """
-        num_batches = (end_epoch - start_epoch) * self.batches_per_epoch - start_batch
+        is_any = start_epoch < end_epoch and len(self.source) > start_position
         return _received(
             _make_loader(
                 _BatchMaker(self.source, self.transform, self.seed),
-                self._requests(start_epoch, start_batch, end_epoch),
-                workers=min(self.workers, num_batches),
+                self._requests(start_epoch, start_position, end_epoch),
+                workers=self.workers if is_any else 0,
                 pin_memory=self.pin_memory,
                 keep_workers=False,
             )
         )
+
+    def next_ids(self, epoch: int, position: int, count: int) -> npt.NDArray[np.int64]:
+        """The numbers of the next images of this epoch over all processes, or of the following one where it is over."""
+        ids = epoch_order(len(self.source), self.seed, epoch)[position : position + count]
+        return ids if len(ids) else epoch_order(len(self.source), self.seed, epoch + 1)[:count]
 
     def preview(self, num_images: int) -> Batch:
         """The first images of the first epoch, over all processes, as training will see them; made in this process."""
         order = epoch_order(len(self.source), self.seed, 0)
         return _BatchMaker(self.source, self.transform, self.seed).make(_Request(0, order[:num_images]))
 
-    def _requests(self, start_epoch: int, start_batch: int, end_epoch: int) -> Iterator[_Request]:
+    def _requests(self, start_epoch: int, start_position: int, end_epoch: int) -> Iterator[_Request]:
         plan = self.plan
         for epoch in range(start_epoch, end_epoch):
             order = epoch_order(plan.num_samples, self.seed, epoch)
-            first = start_batch if epoch == start_epoch else 0
-            for number in range(first, plan.batches_per_epoch):
-                start, stop = plan.global_batch(number).share(self.rank, self.world_size)
+            for batch in plan.batches_from(start_position if epoch == start_epoch else 0):
+                start, stop = batch.share(self.rank, self.world_size)
                 yield _Request(epoch, order[start:stop].copy())
 
 
@@ -207,7 +202,11 @@ class EvalBatches:
                 pin_memory=self._pin_memory,
                 keep_workers=True,
             )
-        return zip(numbers, _received(self._loader), strict=True)
+        try:
+            yield from zip(numbers, _received(self._loader), strict=True)
+        except Exception:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the loader processes."""
@@ -220,32 +219,37 @@ class EvalBatches:
 def _make_loader(
     maker: _BatchMaker, requests: Iterable[_Request], *, workers: int, pin_memory: bool, keep_workers: bool
 ) -> DataLoader[Batch | RunnerError]:
-    return DataLoader(
-        maker,
-        batch_size=None,  # one item is one batch already
-        sampler=requests,
-        collate_fn=_as_it_is,
-        num_workers=workers,
-        pin_memory=pin_memory,
-        worker_init_fn=prepare_worker,
-        prefetch_factor=_PREFETCHED_BATCHES_PER_WORKER if workers else None,
-        persistent_workers=keep_workers and workers > 0,
-        multiprocessing_context=start_method() if workers else None,
-        # Of its own, or the loader would draw a number from torch's global one.
-        generator=torch.Generator(),
-    )
+    with warnings.catch_warnings():
+        # More processes than cores are the user's own choice, which may be right where reading is slow.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        return DataLoader(
+            maker,
+            batch_size=None,  # one item is one batch already
+            sampler=requests,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            pin_memory=pin_memory,
+            worker_init_fn=prepare_worker,
+            prefetch_factor=_PREFETCHED_BATCHES_PER_WORKER if workers else None,
+            persistent_workers=keep_workers and workers > 0,
+            multiprocessing_context=start_method() if workers else None,
+            # Of its own, or the loader would draw a number from torch's global one.
+            generator=torch.Generator(),
+        )
 
 
 def _as_it_is(item: object) -> object:
     return item
 
 
-def _received(loader: DataLoader[Batch | RunnerError]) -> Iterator[Batch]:
+def _received(loader: DataLoader[Batch | RunnerError]) -> Generator[Batch, None, None]:
+    # What an earlier, failed iteration left must not be found and ended by a copy of it in a forked process.
+    gc.collect()
+    with warnings.catch_warnings():
+        # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock.
+        warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
+        items = iter(loader)
     try:
-        with warnings.catch_warnings():
-            # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock.
-            warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
-            items = iter(loader)
         for item in items:
             if isinstance(item, RunnerError):
                 raise item
@@ -255,6 +259,10 @@ def _received(loader: DataLoader[Batch | RunnerError]) -> Iterator[Batch]:
         if "DataLoader worker (pid" not in str(error):
             raise
         raise DeviceError(
-            f"a process that loads images died: {error} The usual cause is too little memory, or in a container too "
-            "little shared memory (docker run --shm-size=8g): give more, or lower data.workers or data.batch_size"
+            f"a process that loads images died ({str(error).partition('. ')[0].rstrip('.')}); the usual cause is too "
+            "little memory, or in a container too little shared memory (docker run --shm-size=8g): give more, or "
+            "lower data.workers or data.batch_size"
         ) from error
+    finally:
+        # An error refers to this frame: without this the loader processes would stay as long as the error.
+        del items

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -34,12 +35,12 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan:
-    """How an epoch is cut into global batches.
+    """How an epoch is cut into global batches: from any position, so that a run can go on in the middle of one.
 
-    Global batch g is made of the positions [g·B·W, (g+1)·B·W) of the epoch's order, for B images per process and W
-    processes; rank r takes the r-th contiguous, as even as possible part of it. With last_batch=keep the last,
-    incomplete global batch is used too; where it would leave a rank with fewer than 2 images it is merged into the
-    batch before it, which is then larger by at most 2 images per rank. With drop it is left out.
+    A global batch is made of B·W consecutive positions of the epoch's order, for B images per process and W processes;
+    rank r takes the r-th contiguous, as even as possible part of it. With last_batch=keep the last, incomplete global
+    batch is used too; where it would leave a rank with fewer than 2 images it is merged into the batch before it, which
+    is then larger by at most 2 images per rank. With drop it is left out.
     """
 
     num_samples: int
@@ -54,25 +55,33 @@ class TrainPlan:
         """Images in a complete global batch."""
         return self.batch_size * self.world_size
 
+    def is_over(self, position: int) -> bool:
+        """Whether no batch of the epoch begins at this position."""
+        smallest = 1 if self.last_batch == "keep" else self.full_size
+        return self.num_samples - position < smallest
+
+    def batch_at(self, position: int) -> Slice:
+        """The global batch that begins at this position (from 0) of the epoch's order."""
+        stop = position + self.full_size
+        rest = self.num_samples - stop
+        is_too_small = 0 < rest < self.full_size and rest // self.world_size < _MIN_IMAGES_PER_RANK
+        if self.last_batch == "keep" and (rest < 0 or is_too_small):
+            stop = self.num_samples
+        return Slice(position, stop)
+
+    def batches_from(self, position: int) -> Iterator[Slice]:
+        """All global batches from this position to the end of the epoch."""
+        while not self.is_over(position):
+            batch = self.batch_at(position)
+            yield batch
+            position = batch.stop
+
     @property
     def batches_per_epoch(self) -> int:
-        """Number of global batches, which is also the number of batches of each rank."""
+        """Number of global batches of a whole epoch, which is also the number of batches of each rank."""
         num_full, rest = divmod(self.num_samples, self.full_size)
         stands_alone = rest // self.world_size >= _MIN_IMAGES_PER_RANK or num_full == 0 < rest
         return num_full + (self.last_batch == "keep" and stands_alone)
-
-    @property
-    def num_samples_per_epoch(self) -> int:
-        """Images used in one epoch, over all ranks."""
-        if self.last_batch == "keep":
-            return self.num_samples
-        return self.batches_per_epoch * self.full_size
-
-    def global_batch(self, batch: int) -> Slice:
-        """Positions in the epoch's order of this global batch (from 0)."""
-        is_last = batch == self.batches_per_epoch - 1
-        start = batch * self.full_size
-        return Slice(start, self.num_samples_per_epoch if is_last else start + self.full_size)
 
 
 def eval_batch(number: int, num_samples: int, batch_size: int) -> Slice:

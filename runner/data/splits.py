@@ -162,23 +162,22 @@ def _mistakes_in_splits(opened: Opened, data: DataConfig, global_batch_size: int
             )
         )
     if global_batch_size > len(opened.train):
-        world_size = global_batch_size // data.batch_size
-        errors.append(
-            InvalidDatasetError(
-                f"{place}: one step needs {global_batch_size} images (data.batch_size = {data.batch_size} × "
-                f"{world_size} processes), but the training split has only {len(opened.train)}; "
-                f"{_largest_batch_size(len(opened.train), world_size)}"
-            )
-        )
+        errors.append(_batch_too_large(place, len(opened.train), data.batch_size, global_batch_size))
     sources = {"train": opened.train, "val": opened.val, "test": opened.test}
     return errors + [
         error for name, source in sources.items() if source is not None and (error := _unreadable(name, source))
     ]
 
 
-def _largest_batch_size(num_images: int, world_size: int) -> str:
-    largest = num_images // world_size
-    return f"set data.batch_size to at most {largest}" if largest else "use fewer processes"
+def _batch_too_large(place: str, num_images: int, batch_size: int, global_batch_size: int) -> InvalidDatasetError:
+    num_processes = global_batch_size // batch_size
+    largest = num_images // num_processes
+    product = f"data.batch_size = {batch_size}" + (f" × {num_processes} processes" if num_processes > 1 else "")
+    advice = f"set data.batch_size to at most {largest}" if largest else "use fewer processes"
+    return InvalidDatasetError(
+        f"{place}: one step needs {global_batch_size} images ({product}), but the training split has only "
+        f"{num_images}; {advice}"
+    )
 
 
 def _unreadable(name: str, source: ImageSource) -> RunnerError | None:

@@ -72,6 +72,13 @@ def open_torchvision(data: TorchvisionData) -> Opened:
         split: TorchvisionSource(dataset, _labels(data.name, dataset), f"{data.name} {split}")
         for split, dataset in splits.items()
     }
+    for split, dataset in splits.items():
+        # Some number the classes of each split by themselves.
+        if getattr(dataset, "classes", None) != getattr(splits["train"], "classes", None):
+            raise InvalidDatasetError(
+                f"{data.name} in data.root = {data.root}: its splits {split} and train differ in their classes; "
+                "remove it, so that it is downloaded again"
+            )
     return Opened(
         classes=_classes(splits["train"], sources["train"].labels),
         train=sources["train"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -51,6 +52,8 @@ def prepare_worker(_worker: int) -> None:
     not finish its step. When the training process itself ends or is killed they still end: it sends SIGTERM, and
     torch's loaders watch their parent. (torch already limits each of them to one thread.)
     """
+    # What was forked is shared with the parent as long as it is not written to, which the garbage collector does.
+    gc.freeze()
     for name in ("SIGINT", "SIGUSR1", "SIGUSR2"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,14 +13,15 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel
 
-from runner.checkpoint import CheckpointStore, checkpoint_name
+from runner.checkpoint import checkpoint_name
+from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.loader import Batch, EvalBatches, TrainBatches
 from runner.device import Precision
 from runner.dist import DistContext
 from runner.errors import NonFiniteLossError, StoppedOnRequest
-from runner.keyed_random import key
-from runner.optimizer import named_state, peak_learning_rate
+from runner.keyed_random import digest_of_samples, key
+from runner.optimizer import peak_learning_rate
 from runner.schedule import learning_rate
 from runner.schema import Config
 from runner.stop import StopRequest
@@ -28,8 +30,7 @@ from runner.trainer.evaluate import Evaluation, evaluate
 from runner.trainer.meter import Meter, Totals
 from runner.trainer.progress import Best, Progress, Weights
 from runner.trainer.recorder import Recorder, StepReport
-
-CHECKPOINT_FORMAT = 1
+from runner.trainer.state import state_of, tensors_of
 
 
 class Trainer:
@@ -51,7 +52,8 @@ class Trainer:
         optimizer: torch.optim.Optimizer,
         train_batches: TrainBatches,
         val_batches: EvalBatches,
-        checkpoints: CheckpointStore,
+        data_fingerprint: str,
+        writer: CheckpointWriter,
         stop: StopRequest,
         recorder: Recorder | None,
     ) -> None:
@@ -69,34 +71,35 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(dist.device.type, enabled=precision.name == "fp16")
         self.train_batches = train_batches
         self.val_batches = val_batches
-        self.checkpoints = checkpoints
+        self.data_fingerprint = data_fingerprint
+        self.writer = writer
         self.stop = stop
         self.recorder = recorder
         self.progress = Progress()
         self.meter = Meter(dist.device)
         self.learning_rate = 0.0
         self.peak = peak_learning_rate(config.optimizer, dist.world_size)
-        self.data_wait_seconds = 0.0
+        self.saved_name: str | None = None  # the newest checkpoint, of exactly the present state
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of a whole epoch."""
-        return -(-self.train_batches.batches_per_epoch // self.config.trainer.accumulate_steps)
+        return -(-self.train_batches.plan.batches_per_epoch // self.config.trainer.accumulate_steps)
 
     def fit(self) -> None:
-        """Train until the last epoch, the last step, or until patience ends.
+        """Train until the last epoch, the last step, or until patience ends; from wherever `progress` stands.
 
         Raises:
             StoppedOnRequest: after everything was saved.
             NonFiniteLossError: the last good checkpoint stands.
         """
         progress = self.progress
-        stream = self.train_batches.stream(progress.epoch, progress.batch, self.config.trainer.epochs)
-        while not self._is_finished():
-            started = time.perf_counter()
-            self._train_epoch(stream)
-            train_seconds = time.perf_counter() - started
-            self._finish_epoch(started, train_seconds)
+        batches = self.train_batches.stream(progress.epoch, progress.position, self.config.trainer.epochs)
+        with closing(batches) as stream:
+            while not self._is_finished():
+                self._train_epoch(stream)
+                self._finish_epoch()
+        self.writer.wait()
 
     def _is_finished(self) -> bool:
         trainer, progress = self.config.trainer, self.progress
@@ -116,46 +119,49 @@ class Trainer:
     # Training ------------------------------------------------------------------------------------------------
 
     def _train_epoch(self, stream: Iterator[Batch]) -> None:
-        progress, trainer = self.progress, self.config.trainer
+        progress, trainer, plan = self.progress, self.config.trainer, self.train_batches.plan
         is_frozen = progress.epoch < trainer.freeze_backbone_epochs
         set_training_mode(self.model, self.head if is_frozen else None)
         reported, reported_at = self.meter.read(), time.perf_counter()
-        self.data_wait_seconds = 0.0
-        while progress.batch < self.train_batches.batches_per_epoch and not self._has_all_steps():
+        while not plan.is_over(progress.position) and not self._has_all_steps():
             self._check_stop()
+            started = time.perf_counter()
             self._optimizer_step(stream)
+            self.meter.train_seconds += time.perf_counter() - started
             if progress.step % trainer.print_every == 0:
                 totals, now = self.meter.read(), time.perf_counter()
                 self._report(totals - reported, now - reported_at)
                 reported, reported_at = totals, now
-            is_within = progress.batch < self.train_batches.batches_per_epoch
-            if trainer.checkpoint_every and progress.step % trainer.checkpoint_every == 0 and is_within:
+            if trainer.checkpoint_every and progress.step % trainer.checkpoint_every == 0:
                 self._save()
 
     def _optimizer_step(self, stream: Iterator[Batch]) -> None:
         progress = self.progress
-        first, limit = progress.batch, self.train_batches.batches_per_epoch
-        numbers = range(first, min(first + self.config.trainer.accumulate_steps, limit))
-        num_images = sum(self.train_batches.global_batch_size(number) for number in numbers)
+        following = self.train_batches.plan.batches_from(progress.position)
+        places = list(islice(following, self.config.trainer.accumulate_steps))
+        num_images = places[-1].stop - places[0].start
         self._set_learning_rate()
-        for number in numbers:
+        for place in places:
             waiting = time.perf_counter()
             batch = next(stream)
-            self.data_wait_seconds += time.perf_counter() - waiting
-            with self._exchange_gradients(when=number == numbers[-1]):
-                self._backward(batch, number, self.dist.world_size / num_images)
+            self.meter.data_wait_seconds += time.perf_counter() - waiting
+            share = place.share(self.dist.rank, self.dist.world_size)
+            assert len(batch.ids) == share.stop - share.start, "the loader and the trainer are at the same position"
+            self.meter.count_samples(share.start, batch.ids.numpy())
+            with self._exchange_gradients(when=place is places[-1]):
+                self._backward(batch, place.start, self.dist.world_size / num_images)
         self._update()
-        progress.batch += len(numbers)
+        progress.position = places[-1].stop
         progress.step += 1
 
-    def _backward(self, batch: Batch, number: int, weight: float) -> None:
+    def _backward(self, batch: Batch, position: int, weight: float) -> None:
         """Add a batch's gradients; `weight` turns sums over images into the mean over all of a step's images.
 
         The processes' gradients are averaged, so the weight is world size / images of the step on all of them.
         """
         device = self.dist.device
-        # Dropout and the like draw from (seed, epoch, batch, rank), so that there is no generator state to save.
-        torch.manual_seed(key(self.config.seed, "step", self.progress.epoch, number, self.dist.rank))
+        # Dropout and the like draw from (seed, epoch, position, rank), so that there is no generator state to save.
+        torch.manual_seed(key(self.config.seed, "step", self.progress.epoch, position, self.dist.rank))
         images = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
         labels = batch.labels.to(device, non_blocking=True)
         with self.precision.autocast(device.type):
@@ -181,7 +187,7 @@ class Trainer:
         self.learning_rate = learning_rate(
             self.config.schedule,
             peak=self.peak,
-            epoch=self.progress.step / self.steps_per_epoch,
+            epoch=self.progress.epoch + self.progress.position / self.train_batches.plan.num_samples,
             epochs=self.config.trainer.epochs,
         )
         for group in self.optimizer.param_groups:
@@ -195,12 +201,12 @@ class Trainer:
         self._check_finite()
         if self.recorder is None:
             return
-        accumulate = self.config.trainer.accumulate_steps
+        step_size = self.train_batches.plan.full_size * self.config.trainer.accumulate_steps
         self.recorder.step(
             StepReport(
                 epoch=self.progress.epoch + 1,
                 step=self.progress.step,
-                step_in_epoch=-(-self.progress.batch // accumulate),
+                step_in_epoch=min(-(-self.progress.position // step_size), self.steps_per_epoch),
                 steps_per_epoch=self.steps_per_epoch,
                 learning_rate=self.learning_rate,
                 loss=interval.mean_loss,
@@ -214,27 +220,36 @@ class Trainer:
 
     # Evaluation and records ----------------------------------------------------------------------------------
 
-    def _finish_epoch(self, started: float, train_seconds: float) -> None:
+    def _finish_epoch(self) -> None:
         self._check_finite()
-        train = self.meter.read_all(self.dist)
+        train, meter, progress = self.meter.read_all(self.dist), self.meter, self.progress
+        self._check_ledger(train)
+        started = time.perf_counter()
         raw = self._evaluate(self.model)
         ema = self._evaluate(self.ema.module) if self.ema is not None else None
-        progress = self.progress
+        evaluation_seconds = time.perf_counter() - started
         progress.epoch += 1
-        progress.batch = 0
+        progress.position = 0
         self.meter = Meter(self.dist.device)
         row = self._row(train, raw, ema)
         self._judge(raw, ema)
         progress.count_patience(min(raw.loss, ema.loss) if ema is not None else raw.loss)
         row |= {
-            "train_images_per_second": train.count / train_seconds,
-            "train_seconds": train_seconds,
-            "data_wait_seconds": self.data_wait_seconds,
-            "epoch_seconds": time.perf_counter() - started,
+            "train_images_per_second": train.count / meter.train_seconds,
+            "train_seconds": meter.train_seconds,
+            "data_wait_seconds": meter.data_wait_seconds,
+            "epoch_seconds": meter.train_seconds + evaluation_seconds,
         }
         if self.recorder is not None:
             self.recorder.epoch(row, progress.best)
         self._save()
+
+    def _check_ledger(self, train: Totals) -> None:
+        """The images that were used, over all processes and attempts, are those that seed and epoch ask for."""
+        if self.dist.is_main:
+            asked = self.train_batches.next_ids(self.progress.epoch, 0, self.progress.position)
+            assert train.count == len(asked), f"{train.count} images were used in this epoch, not {len(asked)}"
+            assert train.samples_digest == digest_of_samples(0, asked), "other images were used than the seed asks for"
 
     def _evaluate(self, module: nn.Module) -> Evaluation:
         result = evaluate(
@@ -258,6 +273,8 @@ class Trainer:
             "epoch": self.progress.epoch,
             "step": self.progress.step,
             "lr": self.learning_rate,
+            "train_images": train.count,
+            "train_images_digest": f"{train.samples_digest:016x}",
             "train_loss": train.mean_loss,
             "train_top1": train.top1,
             "val_loss": raw.loss,
@@ -285,42 +302,20 @@ class Trainer:
     def _check_stop(self) -> None:
         if self.stop.received is not None:
             self._save()
+            self.writer.wait()
             raise StoppedOnRequest(
                 f"stopped on {self.stop.received} at epoch {self.progress.epoch + 1}, step {self.progress.step}; "
                 "everything is saved"
             )
 
     def _save(self) -> None:
-        """Write a checkpoint; never one of weights that a bad loss has spoilt."""
+        """Save a checkpoint; never one of weights that a bad loss has spoilt. Every process must call it."""
         self._check_finite()
-        if not self.dist.is_main:
-            return
         progress = self.progress
-        name = checkpoint_name(progress.epoch + (1 if progress.batch else 0), progress.step)
-        if name == self.checkpoints.pointed("last"):
+        name = checkpoint_name(progress.epoch, progress.step)
+        state = state_of(self)
+        if not self.dist.is_main or name == self.saved_name:
             return
-        self.checkpoints.save(name, self._tensors(), self._state())
-        self.checkpoints.point("last", name)
-        if progress.best is not None and progress.best.checkpoint == name:
-            self.checkpoints.point("best", name)
-        self.checkpoints.prune()
-
-    def _tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        tensors = {
-            "model": dict(self.model.state_dict()),
-            "optimizer": named_state(self.optimizer, self.model),
-        }
-        if self.ema is not None:
-            tensors["ema"] = dict(self.ema.module.state_dict())
-        return tensors
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "format": CHECKPOINT_FORMAT,
-            "progress": self.progress.to_json(),
-            "meter": self.meter.to_json(),
-            "scaler": self.scaler.state_dict(),
-            "ema_num_averaged": int(self.ema.n_averaged) if self.ema is not None else None,
-            "classes": list(self.classes),
-            "config": self.config.model_dump(mode="json"),
-        }
+        is_best = progress.best is not None and progress.best.checkpoint == name
+        self.writer.submit(name, tensors_of(self), state, is_best=is_best)
+        self.saved_name = name

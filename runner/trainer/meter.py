@@ -1,4 +1,4 @@
-"""Loss and accuracy of the epoch in progress, added up on the device: reading them is the only wait for it."""
+"""What the epoch in progress adds up to. Sums stay on the device: reading them is the only wait for it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from runner.dist import DistContext
 from runner.errors import NonFiniteLossError
+from runner.keyed_random import digest_of_samples
+
+_WORD = 1 << 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +24,15 @@ class Totals:
     loss: float = 0.0
     correct: float = 0.0
     count: int = 0
+    samples_digest: int = 0
+    """Which images stood at which positions; see :func:`runner.keyed_random.digest_of_samples`."""
 
     def __sub__(self, earlier: Totals) -> Totals:
         return Totals(
             loss=self.loss - earlier.loss,
             correct=self.correct - earlier.correct,
             count=self.count - earlier.count,
+            samples_digest=(self.samples_digest - earlier.samples_digest) % _WORD,
         )
 
     @property
@@ -47,6 +55,11 @@ class Meter:
         self._sums = torch.zeros(2, dtype=dtype, device=device)
         self._first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
         self._count = 0
+        self._samples_digest = 0
+        self.train_seconds = 0.0
+        """Time spent in steps, waiting for data included."""
+        self.data_wait_seconds = 0.0
+        """Time in which the next batch was not ready yet."""
 
     def add(self, loss_sum: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, step: int) -> None:
         """Add one batch without waiting for the device.
@@ -61,18 +74,26 @@ class Meter:
         self._sums += torch.stack((loss_sum.to(self._sums.dtype), correct.to(self._sums.dtype)))
         is_first_bad = ~torch.isfinite(loss_sum) & (self._first_bad_step < 0)
         self._first_bad_step = torch.where(is_first_bad, step, self._first_bad_step)
-        self._count += labels.shape[0]
+
+    def count_samples(self, first_position: int, ids: npt.NDArray[np.int64]) -> None:
+        """Note which images a batch of this process holds, and at which positions of the epoch's order."""
+        self._count += len(ids)
+        self._samples_digest = (self._samples_digest + digest_of_samples(first_position, ids)) % _WORD
 
     def read(self) -> Totals:
         """The sums of this process so far; waits for the device."""
         loss, correct = self._sums.tolist()
-        return Totals(loss=loss, correct=correct, count=self._count)
+        return Totals(loss=loss, correct=correct, count=self._count, samples_digest=self._samples_digest)
 
     def read_all(self, dist: DistContext) -> Totals:
         """The sums over all processes; every process must call it."""
-        sums = torch.cat((self._sums, self._sums.new_tensor([self._count])))
-        loss, correct, count = dist.sum(sums).tolist()
-        return Totals(loss=loss, correct=correct, count=round(count))
+        sums = dist.sum(self._sums.clone())
+        # As two's complement, sums of 64-bit integers wrap around like those of the digest.
+        signed = self._samples_digest - _WORD if self._samples_digest >= _WORD // 2 else self._samples_digest
+        whole = dist.sum(torch.tensor([self._count, signed], dtype=torch.int64, device=self._sums.device))
+        loss, correct = sums.tolist()
+        count, digest = whole.tolist()
+        return Totals(loss=loss, correct=correct, count=count, samples_digest=digest % _WORD)
 
     def check_finite(self, *, epoch: int, learning_rate: float) -> None:
         """Refuse to go on with a loss that is infinite or not a number; waits for the device.
@@ -88,11 +109,16 @@ class Meter:
                 "trainer.clip_norm=1, or trainer.precision=fp32"
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """The sums of this process as plain values; floats survive JSON exactly."""
-        return vars(self.read())
+    def to_json(self, dist: DistContext) -> dict[str, Any]:
+        """The sums over all processes as plain values (floats survive JSON exactly); every process must call it."""
+        seconds = {"train_seconds": self.train_seconds, "data_wait_seconds": self.data_wait_seconds}
+        return vars(self.read_all(dist)) | seconds
 
-    def restore(self, values: dict[str, Any]) -> None:
-        """Go on from sums that :meth:`to_json` gave."""
-        self._sums.copy_(torch.tensor([values["loss"], values["correct"]], dtype=torch.float64))
-        self._count = values["count"]
+    def restore(self, values: dict[str, Any], *, is_main: bool) -> None:
+        """Go on from sums that :meth:`to_json` gave: the main process holds them, the others begin at zero."""
+        self.train_seconds = values["train_seconds"]
+        self.data_wait_seconds = values["data_wait_seconds"]
+        if is_main:
+            self._sums.copy_(torch.tensor([values["loss"], values["correct"]], dtype=self._sums.dtype))
+            self._count = values["count"]
+            self._samples_digest = values["samples_digest"]

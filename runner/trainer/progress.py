@@ -27,8 +27,8 @@ class Progress:
 
     epoch: int = 0
     """Epochs that are finished, evaluation included."""
-    batch: int = 0
-    """Batches of the epoch in progress that were trained on."""
+    position: int = 0
+    """Images of the epoch in progress that were trained on, over all processes: the place in the epoch's order."""
     step: int = 0
     """Optimizer steps in all."""
     best: Best | None = None

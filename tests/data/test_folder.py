@@ -157,7 +157,7 @@ def test_a_root_of_loose_images(tmp_path: Path, open_root: Callable) -> None:
     (tmp_path / "1.jpg").touch()
     error = only_error(open_root())
     assert isinstance(error, NotLabeledDatasetError)
-    assert f"data.root = {tmp_path}: 1 images, but no class folders" in str(error)
+    assert f"data.root = {tmp_path}: holds images (1), but no class folders" in str(error)
 
 
 def test_a_train_folder_of_loose_images(tmp_path: Path, open_root: Callable) -> None:
@@ -165,7 +165,7 @@ def test_a_train_folder_of_loose_images(tmp_path: Path, open_root: Callable) -> 
     (tmp_path / "train/1.jpg").touch()
     error = only_error(open_root())
     assert isinstance(error, NotLabeledDatasetError)
-    assert f"data.train = {tmp_path}/train: 1 images, but no class folders" in str(error)
+    assert f"data.train = {tmp_path}/train: holds images (1), but no class folders" in str(error)
 
 
 def test_class_folders_right_below_the_root(tmp_path: Path, write_images: Write, open_root: Callable) -> None:

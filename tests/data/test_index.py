@@ -159,7 +159,7 @@ def test_loose_images_have_no_labels(tmp_path: Path) -> None:
     touch(tmp_path / "1.jpg", tmp_path / "2.jpg", tmp_path / ".DS_Store")
     with pytest.raises(NotLabeledDatasetError) as caught:
         paths(tmp_path)
-    assert f"{tmp_path}: 2 images, but no class folders" in str(caught.value)
+    assert f"{tmp_path}: holds images (2), but no class folders" in str(caught.value)
     assert f"{tmp_path}/<class A>/1.jpg" in str(caught.value)
 
 

@@ -18,7 +18,7 @@ def plan(num_samples: int, batch_size: int, world_size: int = 1, last_batch: str
 
 
 def sizes(epoch: TrainPlan) -> list[int]:
-    return [piece.stop - piece.start for piece in map(epoch.global_batch, range(epoch.batches_per_epoch))]
+    return [piece.stop - piece.start for piece in epoch.batches_from(0)]
 
 
 def test_orders_are_permutations_of_their_own() -> None:
@@ -50,7 +50,7 @@ def test_orders_are_permutations_of_their_own() -> None:
 def test_keep_uses_every_image(num_samples: int, batch_size: int, world_size: int, expected: list[int]) -> None:
     epoch = plan(num_samples, batch_size, world_size)
     assert sizes(epoch) == expected
-    assert epoch.num_samples_per_epoch == num_samples
+    assert sum(expected) == num_samples
     assert epoch.batches_per_epoch == len(expected)
 
 
@@ -61,7 +61,8 @@ def test_keep_uses_every_image(num_samples: int, batch_size: int, world_size: in
 def test_drop_leaves_the_rest_out(num_samples: int, batch_size: int, world_size: int, expected: list[int]) -> None:
     epoch = plan(num_samples, batch_size, world_size, "drop")
     assert sizes(epoch) == expected
-    assert epoch.num_samples_per_epoch == sum(expected)
+    assert epoch.batches_per_epoch == len(expected)
+    assert epoch.is_over(sum(expected))
 
 
 def test_batches_and_shares_tile_the_epoch_for_any_numbers() -> None:
@@ -72,8 +73,7 @@ def test_batches_and_shares_tile_the_epoch_for_any_numbers() -> None:
             continue  # refused before training
         epoch = plan(num_samples, batch_size, world_size, last)
         position = 0
-        for number in range(epoch.batches_per_epoch):
-            piece = epoch.global_batch(number)
+        for number, piece in enumerate(epoch.batches_from(0)):
             assert piece.start == number * batch_size * world_size
             shares = [piece.share(rank, world_size) for rank in range(world_size)]
             for share in shares:
@@ -84,7 +84,7 @@ def test_batches_and_shares_tile_the_epoch_for_any_numbers() -> None:
             assert min(lengths) >= min(batch_size, 2)
             assert max(lengths) <= batch_size + 2
             assert position == piece.stop
-        assert position == epoch.num_samples_per_epoch
+        assert number + 1 == epoch.batches_per_epoch
         assert position == num_samples or (last == "drop" and num_samples - position < batch_size * world_size)
 
 
@@ -92,12 +92,24 @@ def test_imagenet_on_256_gpus() -> None:
     epoch = plan(1_281_167, 64, 256)
     assert epoch.batches_per_epoch == 79
     assert sum(sizes(epoch)) == 1_281_167
-    assert epoch.global_batch(78).share(255, 256).stop == 1_281_167
+    assert list(epoch.batches_from(0))[78].share(255, 256).stop == 1_281_167
 
 
 def test_full_global_batches_do_not_depend_on_how_they_are_shared() -> None:
     one, four = plan(100, 8, 1), plan(100, 2, 4)
-    assert [one.global_batch(number) for number in range(11)] == [four.global_batch(number) for number in range(11)]
+    assert list(one.batches_from(0))[:11] == list(four.batches_from(0))[:11]
+
+
+@pytest.mark.parametrize("last_batch", ["keep", "drop"])
+def test_an_epoch_goes_on_from_any_position(last_batch: str) -> None:
+    epoch = plan(101, 8, 2, last_batch)
+    whole = list(epoch.batches_from(0))
+    for number, batch in enumerate(whole):
+        assert list(epoch.batches_from(batch.start)) == whole[number:]
+    # At a position of another world size, the rest of the epoch is still used exactly once.
+    rest = list(epoch.batches_from(21))
+    assert [batch.start for batch in rest] == [21, *(batch.stop for batch in rest[:-1])]
+    assert rest[-1].stop == (101 if last_batch == "keep" else 101 - 80 % 16)
 
 
 def test_evaluation_batches() -> None:

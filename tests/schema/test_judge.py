@@ -45,7 +45,8 @@ def section_of(values: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
     return values, last
 
 
-KEYS = sorted({(key, argv) for argv in reversed(VARIANTS) for key in known_keys(composed(argv))})
+# Each key once, with the first of the variants that has it.
+KEYS = sorted({key: argv for argv in reversed(VARIANTS) for key in known_keys(composed(argv))}.items())
 
 
 def slips(name: str) -> list[str]:

@@ -37,6 +37,8 @@ def test_patience_counts_epochs_without_improvement_over_the_best_loss():
     assert progress.epochs_without_improvement == 0
 
 
-@pytest.mark.parametrize("progress", [Progress(), Progress(epoch=2, batch=3, step=9, best=best("val_top1", 0.1 + 0.2))])
+@pytest.mark.parametrize(
+    "progress", [Progress(), Progress(epoch=2, position=3, step=9, best=best("val_top1", 0.1 + 0.2))]
+)
 def test_progress_survives_json(progress):
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress

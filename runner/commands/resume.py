@@ -1,0 +1,48 @@
+"""`python -m runner resume run=DIR [overrides]`: go on in the same folder from the newest valid checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.commands.call import read_call
+from runner.console import show
+from runner.errors import EXIT_DONE
+from runner.preflight import preflight
+from runner.run_folder import finished_epochs, read_record
+from runner.saved import load_saved
+from runner.schema import Config
+from runner.schema.calls import ResumeCall
+from runner.schema.resume import changes, judge_changes
+
+# Keys that may give a completed run something more to do.
+_LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
+
+
+def run(argv: list[str]) -> int:
+    """Go on with a run.
+
+    Raises:
+        CheckpointError: when the folder is no run folder, or its data set has changed.
+        ConfigError: when what was typed is wrong, or changes the meaning of the run.
+        OutputError: when another process is working on the run.
+    """
+    call, overrides = read_call("resume", ResumeCall, argv)
+    run_dir = Path(call.run).expanduser().resolve()
+    record = read_record(run_dir)
+    saved, wanted = load_saved(run_dir), load_saved(run_dir, overrides)
+    if record["status"] == "completed" and not _is_longer(saved, wanted):
+        show(f"{run_dir} is already completed; its model is in {run_dir / 'model'}")
+        return EXIT_DONE
+    notes = judge_changes(saved, wanted, finished_epochs=finished_epochs(run_dir), allow=call.resume.allow)
+    ready = preflight(wanted)
+    from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+    from runner.train import Resumption  # noqa: PLC0415
+
+    resumption = Resumption(overrides=tuple(overrides), notes=tuple(notes), may_change_data="data" in call.resume.allow)
+    launch(ready, run_dir, resumption=resumption)
+    return EXIT_DONE
+
+
+def _is_longer(saved: Config, wanted: Config) -> bool:
+    changed = {key for key, _, _ in changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))}
+    return bool(changed & set(_LENGTH))

@@ -1,0 +1,33 @@
+"""Tells whether a data set is still the one that a run was started with, without opening an image."""
+
+from __future__ import annotations
+
+import hashlib
+
+from runner.data.source import FolderSource, ImageSource, Subset
+
+
+def fingerprint(classes: tuple[str, ...], source: ImageSource) -> str:
+    """SHA-256 over class names, and over name and label of each image, in their order.
+
+    Where images have no names, as in memory, their number and labels stand for them. The folder itself does not count:
+    a data set may be moved.
+    """
+    digest = hashlib.sha256()
+    for name in classes:
+        digest.update(name.encode(errors="surrogateescape") + b"\0")
+    digest.update(source.labels.tobytes())
+    _add_names(digest, source)
+    return digest.hexdigest()
+
+
+def _add_names(digest: hashlib._Hash, source: ImageSource) -> None:
+    match source:
+        case FolderSource():
+            digest.update(source.index.paths)
+            digest.update(source.index.offsets.tobytes())
+        case Subset():
+            digest.update(source.ids.tobytes())
+            _add_names(digest, source.source)
+        case _:
+            digest.update(type(source).__name__.encode())

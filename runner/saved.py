@@ -1,0 +1,114 @@
+"""The config that a run has saved, with what is typed laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import MissingConfigException
+from omegaconf import OmegaConf
+
+from runner.compose import CONF_DIR, GROUPS, permissive
+from runner.errors import CheckpointError, ConfigError, Problem
+from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
+from runner.schema import Config
+from runner.schema.judge import judge
+
+_DATA_FOLDERS = ("train", "val", "test")
+
+
+def load_saved(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
+    """The config of a run, with overrides laid over it.
+
+    A typed value replaces the saved one; a typed group (`optimizer=adamw`) replaces that group as a whole.
+
+    Args:
+        run_dir: a run folder.
+        overrides: as typed, without those that belong to the command itself.
+
+    Raises:
+        CheckpointError: when the folder holds no readable config.
+        ConfigError: when the overrides, or the config with them, break the schema.
+    """
+    values = read_values(run_dir)
+    try:
+        changed = _laid_over(values, overrides)
+    except ConfigError:
+        raise
+    except Exception as error:
+        refusal = translate(error, overrides)
+        if refusal is None:
+            raise
+        raise ConfigError([refusal]) from error
+    try:
+        return judge(changed)
+    except ConfigError as error:
+        raise ConfigError([with_origin(problem, tuple(overrides), ()) for problem in error.problems]) from None
+
+
+def read_values(run_dir: Path) -> dict[str, Any]:
+    """The saved config as plain values.
+
+    Raises:
+        CheckpointError: when the folder holds no readable config.
+    """
+    file = run_dir / "config.yaml"
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{run_dir} is no run folder: it has no config.yaml") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{file} is damaged: it holds no config")
+    return values
+
+
+def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    typed = OverridesParser.create().parse_overrides([permissive(override) for override in overrides])
+    swept = [override.input_line for override in typed if override.is_sweep_override()]
+    if swept:
+        raise ConfigError([Problem(key="", message=f"{swept[0]!r} has several values; a saved run takes one")])
+    groups = {override.key_or_group for override in typed if override.key_or_group in GROUPS}
+    if "experiment" in groups:
+        raise ConfigError(
+            [Problem(key="experiment", message="belongs to a new run, not to a saved one", origin=COMMAND_LINE)]
+        )
+    node = OmegaConf.create({**values, **_fresh_groups(groups, typed)})
+    for override in typed:
+        if override.key_or_group.split(".")[0] in groups:
+            continue
+        if override.is_delete():
+            raise ConfigError([Problem(key=override.key_or_group, message="a saved config needs all of its keys")])
+        OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
+    _forget_folders_of_another_root(node, {override.key_or_group for override in typed})
+    changed = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(changed, dict)
+    return {str(key): value for key, value in changed.items()}
+
+
+def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]:
+    """Typed groups as a new run would have them, with the values that are typed for their keys."""
+    if not groups:
+        return {}
+    relevant = [str(item.input_line) for item in typed if item.key_or_group.split(".")[0] in groups]
+    try:
+        with initialize_config_dir(config_dir=str(CONF_DIR), version_base="1.3"):
+            composed = compose("train", overrides=relevant)
+    except MissingConfigException as error:
+        raise ConfigError([unknown_option(error, override_behind(error, relevant), relevant)]) from error
+    return {group: OmegaConf.to_container(composed[group], resolve=True) for group in groups}
+
+
+def _forget_folders_of_another_root(node: Any, typed: set[str]) -> None:  # noqa: ANN401 - OmegaConf's DictConfig
+    """The saved full paths of the splits belong to the saved root; another root brings its own."""
+    if "data.root" not in typed:
+        return
+    for name in _DATA_FOLDERS:
+        if f"data.{name}" not in typed:
+            OmegaConf.update(node, f"data.{name}", None)

@@ -1,0 +1,22 @@
+"""Rules of what commands take besides the config of an experiment; one class per command."""
+
+from __future__ import annotations
+
+from runner.schema.base import Section
+
+
+class ResumeRules(Section):
+    """How far a resumed run may differ from what it was."""
+
+    allow: tuple[str, ...]
+    """Keys or groups, such as [optimizer.lr, data], whose change is wanted although it changes the meaning of the run;
+    `data` also allows that the data set itself has changed."""
+
+
+class ResumeCall(Section):
+    """`python -m runner resume run=DIR`."""
+
+    run: str
+    """The run folder that goes on."""
+    resume: ResumeRules
+    """How far it may differ from what it was."""

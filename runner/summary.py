@@ -1,0 +1,57 @@
+"""What a run says of itself, at its start and at its end."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from runner.console import LOGGER
+from runner.data.splits import Splits
+from runner.device import Precision, describe_device
+from runner.schema import Config
+from runner.trainer.loop import Trainer
+from runner.trainer.progress import Best
+
+
+def introduce(config: Config, splits: Splits, trainer: Trainer, precision: Precision) -> None:
+    """Say what is about to be trained, on what, and how."""
+    dist = trainer.dist
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    processes = f"{dist.world_size} process" + ("es" if dist.world_size > 1 else "")
+    is_scaled = config.optimizer.lr_scaling == "linear"
+    LOGGER.info("run folder  %s", trainer.writer.folder.parent)
+    LOGGER.info(
+        "model       %s, %.1f M parameters, %d classes", config.model.name, num_parameters / 1e6, len(splits.classes)
+    )
+    LOGGER.info(
+        "data        %s: %s training and %s validation images, %d px, batch %d × %s",
+        config.data.source,
+        f"{len(splits.train):,}",
+        f"{len(splits.val):,}",
+        config.data.image_size,
+        config.data.batch_size,
+        processes,
+    )
+    for note in splits.notes:
+        LOGGER.info("            %s", note)
+    LOGGER.info("device      %s", describe_device(dist.device))
+    LOGGER.info("precision   %s (%s)", precision.name, precision.reason)
+    LOGGER.info(
+        "schedule    %s, %d epochs of %d steps, peak learning rate %g (%s)",
+        config.schedule.name,
+        config.trainer.epochs,
+        trainer.steps_per_epoch,
+        trainer.peak,
+        f"{config.optimizer.lr:g} × {processes}" if is_scaled else "not scaled with the number of processes",
+    )
+
+
+def conclude(folder: Path, best: Best, num_epochs: int, seconds: float) -> None:
+    """Say how it ended, and what can be done with it."""
+    value = f"{best.value:.4f}" if best.metric == "val_loss" else f"{best.value:.2%}"
+    kind = " of the averaged weights (EMA)" if best.weights == "ema" else ""
+    LOGGER.info("completed   %d epochs in %.1f seconds", num_epochs, seconds)
+    LOGGER.info("best        %s = %s%s at epoch %d", best.metric, value, kind, best.epoch)
+    LOGGER.info("model       %s", folder / "model")
+    LOGGER.info("look at it  tensorboard --logdir %s", shlex.quote(str(folder / "tensorboard")))
+    LOGGER.info("use it      runner.load_model(%r)", str(folder))

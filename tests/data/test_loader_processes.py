@@ -1,0 +1,108 @@
+"""How loader processes behave when the processes around them get signals or die. Real processes, real signals."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision.transforms import v2
+
+from runner.data.loader import TrainBatches
+from runner.data.synthetic import SyntheticSource
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="senders of signals are told apart on Linux only")
+
+# Starts loaders and says so; what follows is each test's own.
+PROGRAM = """
+import sys
+import numpy as np
+from torchvision.transforms import v2
+from runner.data.loader import TrainBatches
+from runner.data.synthetic import SyntheticSource
+source = SyntheticSource(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(10**6, np.int64))
+stream = TrainBatches(source, v2.Identity(), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
+                      workers=2, pin_memory=False).stream(0, 0, 1)
+next(stream)
+print("loading", flush=True)
+"""
+
+
+def batches() -> TrainBatches:
+    source = SyntheticSource(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(400, np.int64))
+    return TrainBatches(
+        source,
+        v2.Identity(),
+        seed=1,
+        batch_size=4,
+        rank=0,
+        world_size=1,
+        last_batch="keep",
+        workers=2,
+        pin_memory=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "USR1", "USR2"])
+def test_signals_from_elsewhere_do_not_end_loaders(name: str) -> None:
+    with closing(batches().stream(0, 0, 1)) as stream:  # type: ignore[type-var]
+        received = [next(stream)]
+        loaders = [str(process.pid) for process in multiprocessing.active_children()]
+        # By another process: who stops a run is never the training process itself.
+        subprocess.run(["kill", f"-{name}", *loaders], check=True)
+        received += stream
+        assert len(received) == 100
+        assert sorted(str(process.pid) for process in multiprocessing.active_children()) in ([], sorted(loaders))
+
+
+def test_the_training_process_can_end_its_loaders() -> None:
+    with closing(batches().stream(0, 0, 1)) as stream:  # type: ignore[type-var]
+        next(stream)
+        loaders = multiprocessing.active_children()
+        for process in loaders:
+            process.terminate()
+            process.join(timeout=20)
+        assert [process.exitcode for process in loaders] == [0, 0]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """A function that runs PROGRAM and what is given to it in a process of its own."""
+    with ExitStack() as stack:
+
+        def run(program: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM + program],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=Path(__file__).parents[2],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield run
+
+
+def test_a_program_that_fails_while_loading_ends(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    # Returns when all who hold the pipes have ended, the loaders too.
+    process = start("raise ValueError('the end')\n")
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (1, "loading\n"), errors
+    assert errors.splitlines()[-1] == "ValueError: the end"
+    assert "DataLoader" not in errors
+
+
+def test_loaders_end_when_the_training_process_is_killed(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    process = start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n")
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (-signal.SIGKILL, "loading\n"), errors
