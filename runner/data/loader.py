@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple
 
@@ -122,12 +123,13 @@ class TrainBatches:
             InvalidDatasetError: an image can't be read.
             DeviceError: a loader process died.
         """
-        is_any = start_epoch < end_epoch and len(self.source) > start_position
+        num_images = max(end_epoch - start_epoch, 0) * len(self.source) - start_position
+        most_batches = max(-(-num_images // self.plan.full_size), 0)
         return _received(
             _make_loader(
                 _BatchMaker(self.source, self.transform, self.seed),
                 self._requests(start_epoch, start_position, end_epoch),
-                workers=self.workers if is_any else 0,
+                workers=min(self.workers, most_batches),
                 pin_memory=self.pin_memory,
                 keep_workers=False,
             )
@@ -219,9 +221,7 @@ class EvalBatches:
 def _make_loader(
     maker: _BatchMaker, requests: Iterable[_Request], *, workers: int, pin_memory: bool, keep_workers: bool
 ) -> DataLoader[Batch | RunnerError]:
-    with warnings.catch_warnings():
-        # More processes than cores are the user's own choice, which may be right where reading is slow.
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+    with _without_advice():
         return DataLoader(
             maker,
             batch_size=None,  # one item is one batch already
@@ -243,12 +243,8 @@ def _as_it_is(item: object) -> object:
 
 
 def _received(loader: DataLoader[Batch | RunnerError]) -> Generator[Batch, None, None]:
-    # What an earlier, failed iteration left must not be found and ended by a copy of it in a forked process.
-    gc.collect()
-    with warnings.catch_warnings():
-        # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock.
-        warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
-        items = iter(loader)
+    items = _started(loader)
+    cause_of_death: str | None = None
     try:
         for item in items:
             if isinstance(item, RunnerError):
@@ -258,11 +254,32 @@ def _received(loader: DataLoader[Batch | RunnerError]) -> Generator[Batch, None,
         # A defect of ours in such a process has another text, "Caught … in DataLoader worker process 0".
         if "DataLoader worker (pid" not in str(error):
             raise
-        raise DeviceError(
-            f"a process that loads images died ({str(error).partition('. ')[0].rstrip('.')}); the usual cause is too "
-            "little memory, or in a container too little shared memory (docker run --shm-size=8g): give more, or "
-            "lower data.workers or data.batch_size"
-        ) from error
+        cause_of_death = str(error.__cause__ or error).partition(". ")[0].rstrip(".")
     finally:
-        # An error refers to this frame: without this the loader processes would stay as long as the error.
-        del items
+        # An error refers to this frame. Loader processes must end with the last reference to them: once they are left
+        # to the garbage collector, their queues may be gone first, and each is then waited for in vain for 5 seconds.
+        del items, loader
+    if cause_of_death is not None:
+        raise DeviceError(
+            f"a process that loads images died ({cause_of_death}); the usual cause is too little memory, or in a "
+            "container too little shared memory (docker run --shm-size=8g): give more, or lower data.workers or "
+            "data.batch_size"
+        )
+
+
+def _started(loader: DataLoader[Batch | RunnerError]) -> Iterator[Batch | RunnerError]:
+    if loader.num_workers > 0:
+        # What an earlier, failed iteration left must not be found and ended by a copy of it in a forked process.
+        gc.collect()
+    with _without_advice():
+        return iter(loader)
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # More processes than cores are the user's own choice, which may be right where reading is slow.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock.
+        warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
+        yield

@@ -13,6 +13,7 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 
 _MAX_WORKERS_GPU = 16
 _MAX_WORKERS_CPU = 4
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def resolve_workers(
@@ -49,8 +50,9 @@ def prepare_worker(_worker: int) -> None:
     """Runs first in each loader process: whether a run stops is decided by the training process alone.
 
     A terminal, SLURM or systemd signals all processes of a job. If loaders died of that, the training process could
-    not finish its step. When the training process itself ends or is killed they still end: it sends SIGTERM, and
-    torch's loaders watch their parent. (torch already limits each of them to one thread.)
+    not finish its step. When the training process itself ends or is killed they still end, even in the middle of a
+    read: it sends SIGTERM, and on Linux they look every second whether it is there (torch alone looks between two
+    batches). Torch already limits each of them to one thread.
     """
     # What was forked is shared with the parent as long as it is not written to, which the garbage collector does.
     gc.freeze()
@@ -60,11 +62,13 @@ def prepare_worker(_worker: int) -> None:
     if sys.platform == "linux":
         # Blocked everywhere and fetched by one thread, because a handler in Python is not told who sent it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_for_parent, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
-def _end_for_parent(parent: int) -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
-        pass
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        received = signal.sigtimedwait({signal.SIGTERM}, _SECONDS_BETWEEN_LOOKS)
+        if received is not None and received.si_pid == parent:
+            break
     # As torch's own handler does. Status 0: the parent wants this, and must not take it for a crash.
     os._exit(0)

@@ -52,7 +52,7 @@ def batches() -> TrainBatches:
 
 @pytest.mark.parametrize("name", ["INT", "TERM", "USR1", "USR2"])
 def test_signals_from_elsewhere_do_not_end_loaders(name: str) -> None:
-    with closing(batches().stream(0, 0, 1)) as stream:  # type: ignore[type-var]
+    with closing(batches().stream(0, 0, 1)) as stream:
         received = [next(stream)]
         loaders = [str(process.pid) for process in multiprocessing.active_children()]
         # By another process: who stops a run is never the training process itself.
@@ -63,7 +63,7 @@ def test_signals_from_elsewhere_do_not_end_loaders(name: str) -> None:
 
 
 def test_the_training_process_can_end_its_loaders() -> None:
-    with closing(batches().stream(0, 0, 1)) as stream:  # type: ignore[type-var]
+    with closing(batches().stream(0, 0, 1)) as stream:
         next(stream)
         loaders = multiprocessing.active_children()
         for process in loaders:

@@ -1,0 +1,254 @@
+"""Resuming in one process: what is put back, what is refused, and that leaving anything out would be noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import runner
+from runner import run_folder
+from runner.checkpoint import CheckpointStore
+from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
+from runner.files import sha256_of
+from runner.launch import launch
+from runner.preflight import preflight
+from runner.saved import load_saved
+from runner.schema.resume import judge_changes
+from runner.train import Resumption
+from runner.trainer import state
+from runner.trainer.loop import Trainer
+from runner.trainer.progress import Progress
+
+# Small, and with BatchNorm: a checkpoint takes milliseconds.
+SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
+SCENARIO = (
+    *SMALL,
+    "trainer.epochs=4",
+    "trainer.ema_decay=0.7",
+    "trainer.checkpoint_every=2",
+    "trainer.patience=2",
+    "optimizer.lr=0.05",
+)
+# Nothing is learnt: the validation loss of the first epoch is never beaten, so patience alone decides the end.
+PATIENCE = (
+    "schedule=constant",
+    *SMALL,
+    "trainer.epochs=9",
+    "trainer.patience=3",
+    "trainer.checkpoint_every=2",
+    "trainer.freeze_backbone_epochs=8",
+    "optimizer.lr=1e-15",
+    "optimizer.weight_decay=0",
+)
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing is saved on the way out."""
+
+
+def begin(overrides: list[str], output_dir: Path, monkeypatch: pytest.MonkeyPatch, at_step: int) -> Path:
+    """Train until a step and die there."""
+    take_step = Trainer._optimizer_step
+
+    def dying(trainer: Trainer, stream: object) -> None:
+        if trainer.progress.step == at_step:
+            raise Killed
+        take_step(trainer, stream)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_optimizer_step", dying)
+        with pytest.raises(Killed):
+            runner.fit(runner.load_config(overrides))
+    (record,) = output_dir.glob("outputs/*/*/run.json")
+    return record.parent
+
+
+def resume(run_dir: Path, *overrides: str) -> Path:
+    ready = preflight(load_saved(run_dir, overrides))
+    launch(ready, run_dir, resumption=Resumption())
+    return run_dir
+
+
+def outcome(run_dir: Path) -> dict:
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    store = CheckpointStore(run_dir / "checkpoints", keep=2)
+    last = store.load(store.pointed("last"))
+    return {
+        "best": json.loads((run_dir / "run.json").read_text())["best"],
+        "rows": [{key: value for key, value in row.items() if "second" not in key} for row in rows],
+        "package": sha256_of(run_dir / "model" / "model.safetensors"),
+        **{
+            f"{stem}/{name}": value.numpy().tobytes()
+            for stem, tensors in last.tensors.items()
+            for name, value in tensors.items()
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def unkilled(tmp_path_factory) -> Callable[[tuple[str, ...]], dict]:
+    from tests.conftest import TINY
+
+    found: dict[tuple[str, ...], dict] = {}
+
+    def of(scenario: tuple[str, ...]) -> dict:
+        if scenario not in found:
+            folder = tmp_path_factory.mktemp("unkilled")
+            typed = {item.partition("=")[0]: item for item in (*TINY, f"output_dir={folder}", *scenario)}
+            found[scenario] = outcome(runner.fit(runner.load_config(list(typed.values()))).run_dir)
+        return found[scenario]
+
+    return of
+
+
+@pytest.mark.parametrize("at_step", [1, 3, 5, 8, 11])
+def test_a_resumed_run_equals_one_that_never_stopped(tiny, tmp_path, monkeypatch, unkilled, at_step):
+    run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, at_step)
+    assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+    record = json.loads((run_dir / "run.json").read_text())
+    assert (record["status"], record["attempts"], record["error"]) == ("completed", 2, None)
+
+
+def without(field: str) -> Callable[[Trainer, object], None]:
+    def forgetful(trainer: Trainer, checkpoint: object) -> None:
+        state._progress(trainer, checkpoint)  # type: ignore[arg-type]
+        setattr(trainer.progress, field, getattr(Progress(), field))
+
+    return forgetful
+
+
+MUTATIONS = {
+    **{part.__name__.strip("_"): (part, None) for part in (state._model, state._optimizer, state._ema, state._meter)},
+    **{f"progress.{field}": (state._progress, without(field)) for field in ("epoch", "position", "step")},
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_leaving_out_any_restored_part_is_noticed(tiny, tmp_path, monkeypatch, unkilled, name):
+    # Killed in the third epoch, after a checkpoint in its middle.
+    run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 13)
+    left_out, instead = MUTATIONS[name]
+    parts = [instead if part is left_out else part for part in state.RESTORED]
+    monkeypatch.setattr(state, "RESTORED", tuple(part for part in parts if part is not None))
+    assert is_noticed(run_dir, unkilled(SCENARIO))
+
+
+@pytest.mark.parametrize("field", ["best", "lowest_val_loss", "epochs_without_improvement"])
+def test_leaving_out_the_best_and_patience_is_noticed(tiny, tmp_path, monkeypatch, unkilled, field):
+    run_dir = begin(tiny(*PATIENCE), tmp_path, monkeypatch, 13)
+    intact = outcome(resume_copy(run_dir, tmp_path))
+    assert intact == unkilled(PATIENCE)
+    parts = [without(field) if part is state._progress else part for part in state.RESTORED]
+    monkeypatch.setattr(state, "RESTORED", tuple(parts))
+    assert is_noticed(run_dir, unkilled(PATIENCE))
+
+
+def resume_copy(run_dir: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    return resume(Path(shutil.copytree(run_dir, tmp_path / "copy")))
+
+
+def is_noticed(run_dir: Path, expected: dict) -> bool:
+    try:
+        return outcome(resume(run_dir)) != expected
+    except (AssertionError, RunnerError):
+        return True
+
+
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(tiny, tmp_path, monkeypatch, unkilled, caplog):
+    run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 9)
+    newest = max((run_dir / "checkpoints").glob("0*"))
+    file = newest / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+    assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+    assert f"{file} is damaged" in caplog.text
+
+
+def test_without_any_checkpoint_it_starts_from_the_start(tiny, tmp_path, monkeypatch, unkilled):
+    run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 0)
+    assert not (run_dir / "checkpoints" / "last").exists()
+    assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+
+
+def test_other_classes_and_other_images_are_refused(tmp_path, tiny, monkeypatch):
+    from PIL import Image
+
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (tmp_path / "data" / split / name).mkdir(parents=True)
+            for number in range(8):
+                Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "data" / split / name / f"{number}.png")
+    overrides = [item for item in tiny("trainer.checkpoint_every=1") if not item.startswith("data")]
+    folder = ["data=folder", f"data.root={tmp_path / 'data'}", "data.image_size=32", "data.batch_size=8"]
+    run_dir = begin([*overrides, *folder], tmp_path, monkeypatch, 2)
+
+    moved = (tmp_path / "data").rename(tmp_path / "moved")
+    Image.new("RGB", (32, 32)).save(moved / "train" / "a" / "9.png")
+    with pytest.raises(CheckpointError, match=r"other images than the run was started with.*resume\.allow=\[data\]"):
+        resume(run_dir, f"data.root={moved}")
+    (moved / "train" / "a" / "9.png").unlink()
+    for split in ("train", "val"):
+        (moved / split / "b").rename(moved / split / "c")
+    with pytest.raises(CheckpointError, match=r"gone \['b'\], new \['c'\]"):
+        resume(run_dir, f"data.root={moved}")
+    for split in ("train", "val"):
+        (moved / split / "c").rename(moved / split / "b")
+    resume(run_dir, f"data.root={moved}")  # the very same data elsewhere
+
+
+@pytest.mark.parametrize(
+    ("overrides", "allow", "refused"),
+    [
+        (["data.workers=3", "trainer.print_every=7", "trainer.keep=9"], [], []),
+        (["trainer.epochs=9"], [], []),
+        (["seed=2"], [], ["seed"]),
+        (["model.stem=small", "data.batch_size=4"], [], ["model.stem", "data.batch_size"]),
+        (["optimizer=adamw"], ["optimizer"], []),
+        (["optimizer.lr=1.0", "seed=2"], ["optimizer.lr"], ["seed"]),
+        (["trainer.epochs=1"], [], ["trainer.epochs"]),
+    ],
+)
+def test_changes_are_judged(tiny, tmp_path, overrides, allow, refused):
+    from runner.compose import to_yaml
+
+    saved = runner.load_config(tiny())
+    (tmp_path / "config.yaml").write_text(to_yaml(saved))
+    wanted = load_saved(tmp_path, overrides)
+    try:
+        notes = judge_changes(saved, wanted, finished_epochs=2, allow=allow)
+    except ConfigError as error:
+        assert [problem.key for problem in error.problems] == refused
+    else:
+        assert refused == []
+        assert len(notes) >= len(overrides)
+
+
+def test_a_stretched_schedule_is_said(tiny, tmp_path):
+    saved = runner.load_config(tiny())
+    longer = saved.model_copy(update={"trainer": saved.trainer.model_copy(update={"epochs": 9})})
+    (note,) = judge_changes(saved, longer, finished_epochs=0, allow=())
+    assert "the curve of the poly schedule is stretched over 9 epochs" in note
+    constant = runner.load_config(tiny("schedule=constant"))
+    longer = constant.model_copy(update={"trainer": constant.trainer.model_copy(update={"epochs": 9})})
+    assert judge_changes(constant, longer, finished_epochs=0, allow=()) == ["trainer.epochs: 2 → 9"]
+
+
+def test_a_full_disk_keeps_the_run_and_its_last_good_checkpoint(tiny, tmp_path, monkeypatch):
+    import collections
+
+    usage = collections.namedtuple("usage", "total used free")
+    answers = iter([usage(10, 0, 10**12)])
+    monkeypatch.setattr("runner.checkpoint_writer.shutil.disk_usage", lambda _: next(answers, usage(10, 10, 1000)))
+    with pytest.raises(OutputError, match=r"a checkpoint needs .* MB, but the disk has .*resume the run"):
+        runner.fit(runner.load_config(tiny()))
+    (record_file,) = tmp_path.glob("outputs/*/*/run.json")
+    record = json.loads(record_file.read_text())
+    assert (record["status"], record["error"]["name"]) == ("failed", "OutputError")
+    assert CheckpointStore(record_file.parent / "checkpoints", keep=2).newest_valid()[0].name == "0001-00000005"
+    monkeypatch.undo()
+    resume(record_file.parent)
+    assert run_folder.read_record(record_file.parent)["status"] == "completed"
