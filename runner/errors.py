@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ class Problem:
 
 
 def _shorten(value: object, limit: int = 120) -> str:
-    text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
+    # As YAML would have it: null, true, [1, 2]; a text in quotes, so that its spaces are seen.
+    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

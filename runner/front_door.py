@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import shutil
 from collections.abc import Sequence
 
 from runner.errors import EXIT_DONE, UsageError
@@ -10,13 +12,29 @@ from runner.errors import EXIT_DONE, UsageError
 # One line each, for --help. A command `x` lives in runner/commands/x.py.
 COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
-    "resume": "run=DIR: go on in the same folder from the newest valid checkpoint",
+    "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
     "validate": "check everything that train would refuse, config and data, without training",
 }
 # Hydra's flags that are followed by a value, which is no command.
 _FLAGS_WITH_VALUE = frozenset(
-    {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p", "--cfg", "-c"}
+    {
+        "--config-dir",
+        "-cd",
+        "--config-path",
+        "-cp",
+        "--config-name",
+        "-cn",
+        "--package",
+        "-p",
+        "--cfg",
+        "-c",
+        "--info",
+        "-i",
+    }
 )
+
+
+_MAX_HELP_COLUMNS = 120
 
 
 def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
@@ -54,6 +72,14 @@ def _unknown(word: str) -> str:
     return f"{message}; see python -m runner --help"
 
 
+def _hide_command_from_completion() -> None:
+    """Hydra completes overrides; it must not see the command that stands before them."""
+    line = os.environ.get("COMP_LINE", "")
+    words = line.split(" ")
+    if len(words) > 2 and words[1] in COMMANDS:
+        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
+
+
 def run(argv: Sequence[str]) -> int:
     """Carry out a command line.
 
@@ -70,11 +96,14 @@ def run(argv: Sequence[str]) -> int:
 
         console.show(f"runner {version('runner')}")
         return EXIT_DONE
+    if {"--shell-completion", "-sc"} & set(argv):
+        _hide_command_from_completion()
     command, arguments = split_command(argv)
     if "--help" in arguments or "-h" in arguments:
         from runner.reference import help_text  # noqa: PLC0415
 
-        console.show(help_text(COMMANDS))
+        width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
+        console.show(help_text(COMMANDS, command if command in argv else None, width))
         return EXIT_DONE
     console.set_up()
     match command:

@@ -271,8 +271,16 @@ def test_clipping_bounds_the_first_step(tiny, norm):
     assert moved == pytest.approx(norm, rel=1e-2), "a step at rate 1 is as long as the clipped gradient"
 
 
-@pytest.mark.parametrize("option", ["trainer.precision=bf16", "trainer.deterministic=true", "trainer.label_smoothing=0.1",
-                                    "optimizer=adamw", "model.stem=small"])  # fmt: skip
+OPTIONS = (
+    "trainer.precision=bf16",
+    "trainer.deterministic=true",
+    "trainer.label_smoothing=0.1",
+    "optimizer=adamw",
+    "model.stem=small",
+)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
 def test_each_option_trains(tiny, option):
     overrides = [item for item in tiny() if item.partition("=")[0] != option.partition("=")[0]]
     result = runner.fit(runner.load_config([*overrides, option, "trainer.max_steps=2"]))

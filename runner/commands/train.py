@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner import run_folder
 from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
 from runner.errors import EXIT_DONE, EXIT_STOPPED, RunnerError, StoppedOnRequest
-from runner.preflight import Ready, preflight
+
+if TYPE_CHECKING:
+    from runner.preflight import Ready
 
 
 def run(argv: list[str]) -> int:
@@ -39,6 +42,8 @@ def train_job(job: Job) -> float:
 
 def _ready_or_gone(job: Job) -> Ready:
     """Check a job; one that is refused leaves no folder, though Hydra has made it beforehand."""
+    from runner.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
+
     try:
         return preflight(job.config)
     except RunnerError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from runner.compose import Job, compose_jobs
 from runner.console import show
 from runner.errors import EXIT_DONE
-from runner.preflight import preflight
 
 
 def run(argv: list[str]) -> int:
@@ -19,6 +18,8 @@ def run(argv: list[str]) -> int:
 
 
 def _validate_job(job: Job) -> None:
+    from runner.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
+
     ready = preflight(job.config)
     config, splits = ready.config, ready.splits
     lines = [

@@ -6,9 +6,19 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
-from runner.reference.keys import Group, Key, Variant, as_yaml, read_experiments, read_groups, read_transforms
+from runner.reference.keys import (
+    Group,
+    Key,
+    Variant,
+    as_yaml,
+    read_call,
+    read_experiments,
+    read_groups,
+    read_transforms,
+)
 from runner.reference.words import listed
 from runner.schema import VARIANT_KEYS
+from runner.schema.calls import CALLS
 from runner.schema.judge import MISSING
 
 _LEFT_WIDTH = 36
@@ -37,7 +47,8 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
     blocks = [
         _usage(commands, command),
         *([] if command else [_table("Commands", commands.items(), width)]),
-        _table("Flags", _FLAGS.items(), width),
+        *_keys_of_command(command, width),
+        *([] if command in CALLS else [_table("Flags", _FLAGS.items(), width)]),
         _table("Experiments (experiment=NAME)", read_experiments().items(), width),
         _lines("General keys (KEY=VALUE, with the default)", _key_rows(general, general.variants, width)),
         *(_group(group, width) for group in groups),
@@ -51,6 +62,14 @@ def _usage(commands: Mapping[str, str], command: str | None) -> str:
     about = commands[command] if command else "Train, evaluate and package image classifiers described in YAML."
     word = command or "[COMMAND]"
     return f"{about[0].upper()}{about[1:]}\n\nUsage: python -m runner {word} [FLAG …] [GROUP=OPTION …] [KEY=VALUE …]"
+
+
+def _keys_of_command(command: str | None, width: int) -> Iterator[str]:
+    call = read_call(command) if command else None
+    if call is not None:
+        yield _lines(
+            f"Keys of {command}; the others are laid over the saved config", _key_rows(call, call.variants, width)
+        )
 
 
 def _lines(title: str, rows: Iterable[str]) -> str:

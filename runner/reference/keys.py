@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from runner.compose import CONF_DIR, group_options
 from runner.reference.words import Node, allowed, describe, listed, resolve, sentence
 from runner.schema import VARIANT_KEYS, Config
+from runner.schema.calls import CALLS
 from runner.schema.judge import MISSING
 from runner.schema.transforms import Transform
 
@@ -65,6 +66,16 @@ def read_groups() -> tuple[Group, ...]:
         general,
         *(_group(name, schema["properties"][name], definitions, option) for name, option in chosen.items()),
     )
+
+
+def read_call(command: str) -> Group | None:
+    """The keys that a command takes besides those of a config; None where it takes no others."""
+    if command not in CALLS:
+        return None
+    schema, values = CALLS[command].model_json_schema(), _read(CONF_DIR / f"{command}.yaml")
+    keys = tuple(_keys_of(schema["properties"], schema.get("$defs", {}), [values], ""))
+    variant = Variant(tag=None, description="", options=(command,), keys=keys)
+    return Group(name="", description=sentence(schema["description"]), default_option=command, variants=(variant,))
 
 
 def read_transforms() -> tuple[Variant, ...]:

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from runner.reference.keys import Group, Key, Variant, as_yaml, read_experiments, read_groups, read_transforms
+from runner.reference.keys import (
+    Group,
+    Key,
+    Variant,
+    as_yaml,
+    read_call,
+    read_experiments,
+    read_groups,
+    read_transforms,
+)
 from runner.schema import VARIANT_KEYS
+from runner.schema.calls import CALLS
 from runner.schema.judge import MISSING
 
 _HEAD = """\
@@ -57,7 +67,15 @@ def config_page() -> str:
         "`{name: resize, size: 224}`.\n",
         *(f"### `{variant.tag}`\n\n{variant.description}\n\n{_key_table(variant)}" for variant in read_transforms()),
     ]
-    return "\n".join(blocks)
+    return "\n".join([*blocks, *_commands()])
+
+
+def _commands() -> Iterator[str]:
+    yield "## Keys of commands\n\nWhat else is typed is laid over the config that the run has saved.\n"
+    for command in CALLS:
+        call = read_call(command)
+        if call is not None:
+            yield f"### `{command}`\n\n{_key_table(call.variants[0])}"
 
 
 def _group(group: Group) -> Iterator[str]:

@@ -20,3 +20,7 @@ class ResumeCall(Section):
     """The run folder that goes on."""
     resume: ResumeRules
     """How far it may differ from what it was."""
+
+
+# By command; a command that is not here takes the config of an experiment and nothing else.
+CALLS: dict[str, type[Section]] = {"resume": ResumeCall}

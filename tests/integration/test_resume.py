@@ -64,15 +64,15 @@ def command(photos: Path, workers: int, *more: str) -> list[str]:
 
 
 def start(argv: list[str], cwd: Path) -> subprocess.Popen[bytes]:
-    log = (cwd / "stdout").open("wb")
-    return subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    with (cwd / "stdout").open("wb") as log:
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def run_dir_in(folder: Path) -> Path | None:
@@ -141,7 +141,7 @@ def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, worker
     killed: Counter[str] = Counter()
     argv, attempt = command(photos, workers), 0
     while sum(killed.values()) < NUM_KILLS // 2:
-        phase = PHASES[(attempt + 2 * workers // 2) % len(PHASES)]
+        phase = PHASES[(attempt + workers) % len(PHASES)]
         process = start(argv, tmp_path)
         if not kill_in(phase, process, tmp_path, randomness):
             assert process.returncode == 0, (tmp_path / "stdout").read_text()
