@@ -64,6 +64,10 @@ class ProblemsError(RunnerError):
             lines = "".join(f"\n  {number}. {problem}" for number, problem in enumerate(self.problems, 1))
             super().__init__(f"{len(self.problems)} mistakes{lines}")
 
+    def __reduce__(self) -> tuple[type[ProblemsError], tuple[tuple[Problem, ...]]]:
+        """Pickled by its problems: errors cross processes."""
+        return type(self), (self.problems,)
+
 
 class UsageError(RunnerError):
     """The command line itself can't be understood."""

@@ -98,8 +98,11 @@ def _without_train(root: str) -> RunnerError | None:
 def _root_without_splits(root: str) -> RunnerError:
     try:
         index = scan_class_folders(root, key="data.root")
-    except NotLabeledDatasetError as error:
-        return error
+    except NotLabeledDatasetError:
+        return NotLabeledDatasetError(
+            f"data.root = {root}: has neither a folder `train` nor class folders, without which no image has a label; "
+            f"{expected_tree(f'{root}/train')}"
+        )
     except InvalidDatasetError:
         return InvalidDatasetError(f"data.root = {root}: has no folder `train`; {expected_tree(f'{root}/train')}")
     return InvalidDatasetError(

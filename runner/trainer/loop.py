@@ -95,7 +95,7 @@ class Trainer:
         """
         progress = self.progress
         batches = self.train_batches.stream(progress.epoch, progress.position, self.config.trainer.epochs)
-        with closing(batches) as stream:
+        with closing(batches) as stream, closing(self.val_batches):
             while not self._is_finished():
                 self._train_epoch(stream)
                 self._finish_epoch()

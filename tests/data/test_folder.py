@@ -157,7 +157,8 @@ def test_a_root_of_loose_images(tmp_path: Path, open_root: Callable) -> None:
     (tmp_path / "1.jpg").touch()
     error = only_error(open_root())
     assert isinstance(error, NotLabeledDatasetError)
-    assert f"data.root = {tmp_path}: holds images (1), but no class folders" in str(error)
+    assert f"data.root = {tmp_path}: has neither a folder `train` nor class folders" in str(error)
+    assert f"{tmp_path}/train/<class A>/1.jpg" in str(error)
 
 
 def test_a_train_folder_of_loose_images(tmp_path: Path, open_root: Callable) -> None:

@@ -1,0 +1,39 @@
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from runner import errors
+from runner.errors import ConfigError, Problem, RunnerError
+
+NAMED = sorted(
+    name
+    for name, item in vars(errors).items()
+    if isinstance(item, type) and issubclass(item, RunnerError) and name not in ("RunnerError", "ProblemsError")
+)
+
+
+def test_every_name_and_exit_code_is_documented():
+    page = (Path(__file__).parents[1] / "docs" / "errors.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d+) \|$", page, re.MULTILINE))
+    assert rows == {name: str(getattr(errors, name).exit_code) for name in NAMED}
+
+
+def test_several_problems_are_numbered_and_values_read_as_in_yaml():
+    problems = [
+        Problem(key="a.b", value=True, has_value=True, message="must be a number", hint="try 1", origin="from here"),
+        Problem(key="c", value="x y", has_value=True, message="no such key"),
+        Problem(key="d", message="needs a value"),
+    ]
+    assert str(ConfigError(problems)) == (
+        "3 mistakes\n  1. a.b = true: must be a number; try 1 [from here]\n  2. c = 'x y': no such key\n"
+        "  3. d: needs a value"
+    )
+    assert str(ConfigError(problems[:1])) == "a.b = true: must be a number; try 1 [from here]"
+
+
+@pytest.mark.parametrize("error", [ConfigError([Problem(key="a", message="b")]), errors.LaunchError("x")])
+def test_errors_cross_processes(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.name) == (type(error), str(error), error.name)
