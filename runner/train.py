@@ -51,7 +51,16 @@ class RunResult:
     """Epochs that were trained and evaluated."""
 
 
-def train(config: Config, run_dir: Path, splits: Splits, overrides: tuple[str, ...] = ()) -> RunResult:
+def train(
+    config: Config,
+    run_dir: Path,
+    splits: Splits,
+    overrides: tuple[str, ...] = (),
+    *,
+    dist: DistContext | None = None,
+    stop: StopRequest | None = None,
+    command: str | None = None,
+) -> RunResult:
     """Train, evaluate and package one experiment in this process.
 
     Args:
@@ -59,44 +68,54 @@ def train(config: Config, run_dir: Path, splits: Splits, overrides: tuple[str, .
         run_dir: the new, empty run folder.
         splits: the data set, inspected.
         overrides: what was typed, for the record.
+        dist: place of this process among others, which all call this; by default it is alone.
+        stop: tells that a stop is wanted; by default signals to this process do.
+        command: the whole command line, for the record; by default that of this process.
 
     Raises:
         StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1, with everything saved.
         RunnerError: the named error that ended the run; recorded in run.json too.
     """
     folder = RunFolder(run_dir)
-    dist = single_process(choose_device(config.trainer))
+    dist = dist or single_process(choose_device(config.trainer))
     precision = choose_precision(config.trainer, dist.device)
     set_determinism(deterministic=config.trainer.deterministic)
     with ExitStack() as stack:
         folder.log_file(dist.rank).parent.mkdir(exist_ok=True)
-        stack.enter_context(folder.hold())
+        if dist.is_main:
+            stack.enter_context(folder.hold())
         stack.enter_context(log_to_file(folder.log_file(dist.rank)))
-        stop = stack.enter_context(StopRequest())
-        _describe(folder, config, splits, dist, overrides)
+        stop = stack.enter_context(stop or StopRequest())
+        if dist.is_main:
+            _describe(folder, config, splits, dist, overrides, command or shlex.join(sys.orig_argv))
         stack.enter_context(_recorded_end(folder, dist))
-        recorder = stack.enter_context(_recorder(folder, config))
+        recorder = stack.enter_context(_recorder(folder, config)) if dist.is_main else None
         assembled = assemble(config, splits, folder, dist=dist, precision=precision, stop=stop, recorder=recorder)
         _introduce(config, splits, assembled, dist, precision)
-        recorder.images(assembled.trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
+        if recorder is not None:
+            recorder.images(assembled.trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
         return _run(config, assembled, folder, recorder)
 
 
-def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder) -> RunResult:
+def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None) -> RunResult:
     trainer = assembled.trainer
     started = time.perf_counter()
     trainer.fit()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
+    result = RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+    if recorder is None:
+        return result
     package_best(folder, assembled)
     recorder.end(config, best, trainer.progress.step)
     folder.end("completed")
-    result = RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
     _conclude(result, time.perf_counter() - started)
     return result
 
 
-def _describe(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, overrides: tuple[str, ...]) -> None:
+def _describe(
+    folder: RunFolder, config: Config, splits: Splits, dist: DistContext, overrides: tuple[str, ...], command: str
+) -> None:
     """Write what explains the run, before anything can go wrong."""
     git = provenance.git_state(Path.cwd())
     folder.write("config.yaml", to_yaml(config))
@@ -106,10 +125,11 @@ def _describe(folder: RunFolder, config: Config, splits: Splits, dist: DistConte
     folder.write("classes.json", json.dumps(list(splits.classes), ensure_ascii=False, indent=2) + "\n")
     folder.begin(
         {
-            "command": shlex.join(sys.orig_argv),
+            "command": command,
             "overrides": list(overrides),
             "git": {"commit": git.commit, "dirty": git.dirty},
             "world_size": dist.world_size,
+            "launcher": dist.mode,
             # With the build, such as +cu132, which the package metadata lacks.
             "versions": provenance.versions() | {"torch": str(torch.__version__)},
             "host": provenance.host(),
@@ -125,12 +145,14 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
         yield
     except StoppedOnRequest as error:
         LOGGER.warning("%s", error)
-        folder.end("stopped")
+        if dist.is_main:
+            folder.end("stopped")
         raise
     except BaseException as error:
         name = error.name if isinstance(error, RunnerError) else type(error).__name__
         LOGGER.error("%s", traceback.format_exc(), extra=FILE_ONLY)
-        folder.end("failed", {"name": name, "message": str(error), "rank": dist.rank})
+        if dist.is_main:
+            folder.end("failed", {"name": name, "message": str(error), "rank": dist.rank})
         raise
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from runner import run_folder
 from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
 from runner.errors import EXIT_DONE, EXIT_STOPPED, RunnerError, StoppedOnRequest
@@ -24,11 +21,10 @@ def run(argv: list[str]) -> int:
 def train_job(job: Job) -> float:
     """Train one job and return the best value of the monitored metric, which Hydra hands to the sweeper."""
     ready = _ready_or_gone(job)
-    run_dir = job.folder or run_folder.make_new(Path(ready.config.output_dir))
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     try:
-        return launch(ready, run_dir, job.overrides).best.value
+        return launch(ready, job.overrides, folder=job.folder).best.value
     except StoppedOnRequest:
         if job.folder is None:
             raise

@@ -75,9 +75,10 @@ def test_a_multirun_makes_a_folder_per_job(run_cli, tmp_path):
     assert sorted(path.name for path in dirs) == ["0", "1", "2", "3"]
     assert len({path.parent for path in dirs}) == 1
     overrides = [json.loads((path / "run.json").read_text())["overrides"] for path in dirs]
-    assert [
-        item for item in overrides[3] if item.startswith(("model", "opt"))
-    ] == ["model=resnet34", "optimizer.lr=0.1"]
+    assert [item for item in overrides[3] if item.startswith(("model", "opt"))] == [
+        "model=resnet34",
+        "optimizer.lr=0.1",
+    ]
 
 
 def test_one_bad_job_does_not_end_a_multirun(run_cli, tmp_path):
