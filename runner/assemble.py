@@ -71,7 +71,7 @@ def assemble(
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     module = built.module
     if config.dist.sync_batchnorm and dist.world_size > 1:
-        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     model = module.to(dist.device).to(memory_format=memory_format)
     if config.trainer.compile:
         model.compile()

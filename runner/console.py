@@ -151,5 +151,9 @@ def progress_line() -> Iterator[ProgressLine]:
         TextColumn("{task.fields[detail]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=terminal, transient=True) as live:
+    # What others print scrolls past the line too; but in a process whose output goes to its log, it shall go there.
+    is_on_stdout = terminal.file is sys.stdout
+    with Progress(
+        *columns, console=terminal, transient=True, redirect_stdout=is_on_stdout, redirect_stderr=is_on_stdout
+    ) as live:
         yield ProgressLine(live)

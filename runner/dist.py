@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed
@@ -11,6 +13,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 _INT64_MAX = torch.iinfo(torch.int64).max
+# Its name until torch 2.14, and since.
+_BUFFERS_AT_EACH_STEP = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+)
 
 
 def _no_one_watches() -> None:
@@ -78,14 +86,15 @@ class DistContext:
         """
         if self.world_size == 1:
             return model
+        own_buffers: dict[str, Any] = {_BUFFERS_AT_EACH_STEP: False}
         on_gpu = self.device.type == "cuda"
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if on_gpu else None,
-            # Each process keeps statistics of its own until `share_buffers`; sending them at each step gains nothing.
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
             static_graph=is_graph_static,
+            # Each process keeps statistics of its own until `share_buffers`; sending them at each step gains nothing.
+            **own_buffers,
         )
 
 

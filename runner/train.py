@@ -87,7 +87,7 @@ def train(
         stack.enter_context(log_to_file(folder.log_file(dist.rank)))
         stop = stack.enter_context(stop or StopRequest())
         if dist.is_main:
-            _describe(folder, config, splits, dist, overrides, command or shlex.join(sys.orig_argv))
+            _describe(folder, config, splits, dist, overrides, command=command or shlex.join(sys.orig_argv))
         stack.enter_context(_recorded_end(folder, dist))
         recorder = stack.enter_context(_recorder(folder, config)) if dist.is_main else None
         assembled = assemble(config, splits, folder, dist=dist, precision=precision, stop=stop, recorder=recorder)
@@ -114,7 +114,7 @@ def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Reco
 
 
 def _describe(
-    folder: RunFolder, config: Config, splits: Splits, dist: DistContext, overrides: tuple[str, ...], command: str
+    folder: RunFolder, config: Config, splits: Splits, dist: DistContext, overrides: tuple[str, ...], *, command: str
 ) -> None:
     """Write what explains the run, before anything can go wrong."""
     git = provenance.git_state(Path.cwd())

@@ -14,7 +14,6 @@ from runner.launch.failure import as_lost_peer
 from runner.launch.group import check_in, facts_of, meet
 from runner.launch.rank import Life, Task, live
 from runner.preflight import Ready
-from runner.schema.dist import DistConfig
 from runner.stop import StopRequest
 from runner.train import RunResult
 
@@ -34,7 +33,6 @@ def live_adopted(ready: Ready, folder: Path | None, overrides: tuple[str, ...]) 
     """
     plan, place = ready.plan, ready.plan.place
     assert place is not None, "the plan is of this mode"
-    LOGGER.info("launch      %s (%s), rank %d", plan.mode, plan.reason, place.rank)
     task = Task(ready=ready, overrides=overrides, command=shlex.join(sys.orig_argv), folder=folder)
     life = Life(
         rank=place.rank,
@@ -56,19 +54,18 @@ def live_adopted(ready: Ready, folder: Path | None, overrides: tuple[str, ...]) 
         raise told from error
 
 
-def tell_refusal(place: Place, dist: DistConfig | None, error: RunnerError) -> None:
+def tell_refusal(place: Place, error: RunnerError) -> None:
     """Let the others end as well when this process was refused before it had met them.
 
     Args:
         place: of this process.
-        dist: how they meet, where the config was good enough to say so.
         error: by which it was refused.
     """
     if place.world_size is None or place.world_size == 1:
         return
-    url = place.meeting if dist is None else meeting_of(place, dist)
+    url = place.meeting
     if url is None:
-        return
+        return  # Only the config could say where they meet, and it was refused.
     try:
         store = meet(url, place.rank, place.world_size, _SECONDS_TO_TELL)
         check_in(store, place.rank, place.world_size, facts_of(None, None, error), _SECONDS_TO_TELL)

@@ -1,7 +1,8 @@
 """One process joins the others: they meet, compare what they are about to do, and form the group.
 
-Whoever has started the processes, torch.distributed's own rendezvous brings them together. Each tells rank 0 its machine,
-cores and config; rank 0 judges and answers all. A process that was refused before says so here, and all end with that.
+Whoever has started the processes, torch.distributed's own rendezvous brings them together. Each tells rank 0 its
+machine, cores and config; rank 0 judges and answers all. A process that was refused before says so here, and all end
+with that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 
 import torch
 import torch.distributed
-from torch.distributed import DistError, ProcessGroup, Store
+from torch.distributed import DistError, ProcessGroup
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from runner.data.splits import Splits
 from runner.errors import LaunchError, RunnerError, named
@@ -77,7 +80,7 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
         LaunchError: when it does not answer in time, or can't be opened.
     """
     try:
-        store, _, _ = next(torch.distributed.rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))
+        store, _, _ = next(rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))
     except (DistError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         where = url
@@ -216,7 +219,7 @@ def _seats(everyone: Sequence[Facts]) -> list[Seat]:
 
 def form_group(
     store: Store, rank: int, world_size: int, *, backend: str, device: torch.device, seconds: float
-) -> ProcessGroup | None:
+) -> ProcessGroup:
     """Let the processes exchange tensors; every process must call it.
 
     Args:
@@ -239,7 +242,9 @@ def form_group(
         timeout=timeout,
         device_id=device if backend == "nccl" else None,
     )
-    return torch.distributed.new_group(backend="gloo", timeout=timeout)
+    group = torch.distributed.new_group(backend="gloo", timeout=timeout)
+    assert isinstance(group, ProcessGroup), "every process is a member"
+    return group
 
 
 def _digest(splits: Splits) -> str:

@@ -1,6 +1,6 @@
 """How machines on which the same command was typed find each other before any process is started.
 
-The first store that they share is the one that PyTorch's c10d rendezvous will use as well; over it they compare what they
+The store that they share is the one that PyTorch's c10d rendezvous will use as well; over it they compare what they
 were asked for, so that a disagreement is said in words instead of ending in a timeout.
 """
 
@@ -18,7 +18,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from torch.distributed import DistError, Store, TCPStore
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store
 
 from runner.errors import LaunchError
 from runner.launch.mode import LaunchPlan

@@ -76,24 +76,28 @@ def _own(config: Config) -> LaunchPlan:
             f"dist.launcher = inline is one process, but {dist.nodes} machines × {procs} processes ({why}) are "
             f"{world_size}; set dist.nodes=1 dist.procs_per_node=1, or dist.launcher=auto"
         )
-    sizes = {"num_nodes": dist.nodes, "procs_per_node": procs, "world_size": world_size}
-    if world_size == 1 and dist.launcher != "elastic":
-        return LaunchPlan(mode="inline", reason=f"one process, {why}", **sizes)
+    is_alone = world_size == 1 and dist.launcher != "elastic"
     machines = f"{dist.nodes} machines × " if dist.nodes > 1 else ""
-    return LaunchPlan(mode="elastic", reason=f"{machines}{procs} processes, {why}", **sizes)
+    processes = "1 process" if procs == 1 else f"{procs} processes"
+    return LaunchPlan(
+        mode="inline" if is_alone else "elastic",
+        reason=f"{machines}{processes}, {why}",
+        num_nodes=dist.nodes,
+        procs_per_node=procs,
+        world_size=world_size,
+    )
 
 
 def _procs_per_node(config: Config) -> tuple[int, str]:
     wanted = config.dist.procs_per_node
     num_gpus = 0 if config.trainer.device in ("cpu", "mps") else count_gpus()
     if wanted == "auto":
-        return max(num_gpus, 1), f"dist.procs_per_node = auto: {num_gpus or 'no'} GPUs" if num_gpus else "no GPU"
-    if config.trainer.device == "cuda" or num_gpus:
-        if wanted > num_gpus:
-            raise LaunchError(
-                f"dist.procs_per_node = {wanted}, but this machine has {num_gpus} GPUs, and each process needs one; "
-                f"set it to at most {num_gpus} or auto, or trainer.device=cpu"
-            )
+        return max(num_gpus, 1), f"dist.procs_per_node = auto: {num_gpus or 'no'} GPUs"
+    if num_gpus and wanted > num_gpus:  # that there is no GPU at all is for the check of the device to say
+        raise LaunchError(
+            f"dist.procs_per_node = {wanted}, but this machine has {num_gpus} GPUs, and each process needs one; "
+            f"set it to at most {num_gpus} or auto, or trainer.device=cpu"
+        )
     return wanted, f"dist.procs_per_node = {wanted}"
 
 

@@ -99,6 +99,8 @@ def live(task: Task, life: Life) -> RunResult:
     with ExitStack() as stack:
         stack.enter_context(output_to(log, shows_messages=dist.is_main))
         stack.enter_context(watch.watching())
+        if dist.mode == "adopted":
+            LOGGER.info("launch      %s (%s)", dist.mode, task.ready.plan.reason)
         _share_cores(dist)
         try:
             result = train(
@@ -141,13 +143,12 @@ def _share_cores(dist: DistContext) -> None:
 def _agree_on_folder(task: Task, life: Life, control: torch.distributed.ProcessGroup | None) -> Path:
     """Rank 0 makes the run folder and tells its path; elsewhere, without a shared file system, one for logs is made."""
     output_dir = Path(task.ready.config.output_dir)
-    told: list[str | None] = [None, None]
+    told: list[str] = ["", ""]
     if life.rank == 0:
         made = task.folder or run_folder.make_new(output_dir)
         (made / "logs").mkdir(exist_ok=True)
         told = [str(made.resolve()), socket.gethostname()]
     torch.distributed.broadcast_object_list(told, src=0, group=control, device=torch.device("cpu"))
-    assert told[0] is not None, "rank 0 has told the path"
     folder = Path(told[0])
     if not (folder / "logs").is_dir():
         folder = output_dir.resolve() / Path(*folder.parts[-2:])

@@ -43,7 +43,7 @@ def requests_forwarded(board: Board) -> Iterator[None]:
     resource_tracker.ensure_running()
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    with _fetching(lambda number, sender: _thread.interrupt_main(number)):
+    with _fetching(lambda number, sender: _thread.interrupt_main(signal.Signals(number))):
         try:
             yield
         finally:

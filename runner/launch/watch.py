@@ -15,7 +15,7 @@ from contextlib import contextmanager
 _STDERR = 2
 _PR_SET_PDEATHSIG = 1
 _TICK_SECONDS = 0.5
-# A thread of Python can't act while C code holds the interpreter; by then faulthandler, which needs no interpreter, does.
+# A thread of Python can't act while C code holds the interpreter; faulthandler, which needs none, does so later.
 _GRACE_SECONDS = 15.0
 
 

@@ -304,7 +304,8 @@ class Trainer:
         if received:
             self._save()
             raise StoppedOnRequest(
-                f"stopped on {signal.Signals(received).name} at epoch {self.progress.epoch + 1}, step {self.progress.step}; "
+                f"stopped on {signal.Signals(received).name} at epoch {self.progress.epoch + 1}, "
+                f"step {self.progress.step}; "
                 "everything is saved"
             )
 
