@@ -85,7 +85,7 @@ def train(
         if dist.is_main:
             stack.enter_context(folder.hold())
         stack.enter_context(log_to_file(folder.log_file(dist.rank)))
-        stop = stack.enter_context(stop or StopRequest())
+        stop = stop or stack.enter_context(StopRequest())
         if dist.is_main:
             _describe(folder, config, splits, dist, overrides, command=command or shlex.join(sys.orig_argv))
         stack.enter_context(_recorded_end(folder, dist))

@@ -34,24 +34,25 @@ def live_adopted(ready: Ready, folder: Path | None, overrides: tuple[str, ...]) 
     plan, place = ready.plan, ready.plan.place
     assert place is not None, "the plan is of this mode"
     task = Task(ready=ready, overrides=overrides, command=shlex.join(sys.orig_argv), folder=folder)
-    life = Life(
-        rank=place.rank,
-        world_size=plan.world_size,
-        local_rank=place.local_rank,
-        url=meeting_of(place, ready.config.dist),
-        stop=StopRequest(),
-        on_folder=_do_nothing,
-        on_failure=_do_nothing,
-    )
-    try:
-        return live(task, life)
-    except Exception as error:
-        told = as_lost_peer(error)
-        if told is error:
-            raise
-        # Whoever has started us names the process that ended first; that is not this one.
-        time.sleep(_ECHO_SECONDS)
-        raise told from error
+    with StopRequest() as stop:
+        life = Life(
+            rank=place.rank,
+            world_size=plan.world_size,
+            local_rank=place.local_rank,
+            url=meeting_of(place, ready.config.dist),
+            stop=stop,
+            on_folder=_do_nothing,
+            on_failure=_do_nothing,
+        )
+        try:
+            return live(task, life)
+        except Exception as error:
+            told = as_lost_peer(error)
+            if told is error:
+                raise
+            # Whoever has started us names the process that ended first; that is not this one.
+            time.sleep(_ECHO_SECONDS)
+            raise told from error
 
 
 def tell_refusal(place: Place, error: RunnerError) -> None:

@@ -53,8 +53,8 @@ class Board:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes that have begun to live."""
-        return tuple(pid for pid in self._pids if pid)
+        """The processes by local rank; 0 for one that has not begun to live."""
+        return tuple(self._pids)
 
     def set_folder(self, folder: Path) -> None:
         """Say where the logs of this machine's processes are."""

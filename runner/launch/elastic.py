@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -26,7 +27,7 @@ from runner import console, run_folder
 from runner.console import FILE_ONLY, LOGGER
 from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
-from runner.launch.environment import adopted_place
+from runner.launch.environment import Place, adopted_place
 from runner.launch.failure import FailureRecord, correct_record, first_failure, record_failure, show
 from runner.launch.machines import Machines, meet_machines, one_machine
 from runner.launch.rank import Life, Task, live
@@ -35,7 +36,7 @@ from runner.launch.watch import die_with
 from runner.preflight import Ready
 from runner.train import RunResult
 
-_ELASTIC_LOGGER = "torch.distributed.elastic"
+_LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
 # After a failure the others are asked to end, and must be gone within 10 seconds.
 _SECONDS_TO_END = 5.0
 _TICK_SECONDS = 0.2
@@ -125,14 +126,11 @@ def _log(folder: Path | None) -> Iterator[None]:
         if folder is not None:
             (folder / "logs").mkdir(exist_ok=True)
             stack.enter_context(console.log_to_file(folder / "logs" / "launcher.log"))
-        agent = logging.getLogger(_ELASTIC_LOGGER)
-        handlers, propagates = agent.handlers[:], agent.propagate
         files = [handler for handler in LOGGER.handlers if isinstance(handler, logging.FileHandler)]
-        agent.handlers, agent.propagate = [*files, logging.NullHandler()], False
-        try:
-            yield
-        finally:
-            agent.handlers, agent.propagate = handlers, propagates
+        for agent in map(logging.getLogger, _LOGGERS_OF_THE_AGENT):
+            stack.callback(vars(agent).update, handlers=agent.handlers, propagate=agent.propagate)
+            agent.handlers, agent.propagate = [*files, logging.NullHandler()], False
+        yield
 
 
 @contextmanager
@@ -143,8 +141,8 @@ def _survivors_ended(board: Board) -> Iterator[None]:
     def watch() -> None:
         while not is_over.wait(_TICK_SECONDS):
             if board.has_failed and not is_over.wait(_SECONDS_TO_END):
-                for pid in board.pids:
-                    _kill_child(pid)
+                for local_rank, pid in enumerate(board.pids):
+                    _kill_child(pid, local_rank)
 
     thread = threading.Thread(target=watch, name="survivors", daemon=True)
     thread.start()
@@ -155,13 +153,15 @@ def _survivors_ended(board: Board) -> Iterator[None]:
         thread.join()
 
 
-def _kill_child(pid: int) -> None:
+def _kill_child(pid: int, local_rank: int) -> None:
+    if not pid:
+        return  # It has not begun to live.
     try:
         is_running = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return  # The agent has seen its end already; the number may be somebody else's by now.
     if is_running:
-        LOGGER.warning("process %d did not end by itself and is killed", pid)
+        LOGGER.warning("local rank %d (process %d) hangs: it did not end when told to, and is killed", local_rank, pid)
         os.kill(pid, signal.SIGKILL)
 
 
@@ -180,22 +180,24 @@ def _explained(error: ChildFailedError, assignment: _Assignment) -> RunnerError:
     folder = assignment.board.folder
     record = first_failure([assignment.records])
     if (record is None or record.is_echo) and failure.exitcode < 0:
-        record = _killed(rank, failure, folder)
+        record = _without_words(rank, failure, folder)
     if record is None:
-        record = replace(_killed(rank, failure, folder), message=f"ended with exit code {failure.exitcode}")
+        record = _without_words(rank, failure, folder)
     if folder is not None and folder == (assignment.task.folder or folder):
         correct_record(folder, {"name": record.name, "message": record.message, "rank": record.rank})
     show(record)
     return record.as_error()
 
 
-def _killed(rank: int, failure: ProcessFailure, folder: Path | None) -> FailureRecord:
+def _without_words(rank: int, failure: ProcessFailure, folder: Path | None) -> FailureRecord:
     log = run_folder.RunFolder(folder).log_file(rank) if folder is not None else None
     return FailureRecord(
         rank=rank,
         host=socket.gethostname(),
         name=RankFailedError.__name__,
-        message=f"killed by {signal.Signals(-failure.exitcode).name}" if failure.exitcode < 0 else "",
+        message=f"was killed by {signal.Signals(-failure.exitcode).name}"
+        if failure.exitcode < 0
+        else f"ended by itself with exit code {failure.exitcode}",
         trace="",
         exit_code=RankFailedError.exit_code,
         is_echo=False,
@@ -216,29 +218,36 @@ def run_rank(assignment: _Assignment) -> Outcome:
     place = adopted_place()
     assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
     board.enter(place.local_rank)
-    life = Life(
-        rank=place.rank,
-        world_size=place.world_size,
-        local_rank=place.local_rank,
-        url="env://",
-        stop=ForwardedStop(board),
-        on_folder=board.set_folder,
-        on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
-    )
-    try:
-        return Outcome(result=live(assignment.task, life), stopped=None)
-    except StoppedOnRequest as request:
-        return Outcome(result=None, stopped=str(request))
-    except BaseException as error:
-        log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
-        record = record_failure(place.rank, error, log)
-        record.write(assignment.records)
-        LOGGER.error("%s", record.trace, extra=FILE_ONLY)
-        board.fail(place.local_rank)
-        if record.is_echo:
-            time.sleep(_ECHO_SECONDS)
-        sys.stderr.flush()
-        os._exit(record.exit_code)
+    with ForwardedStop(board) as stop:
+        life = Life(
+            rank=place.rank,
+            world_size=place.world_size,
+            local_rank=place.local_rank,
+            url="env://",
+            stop=stop,
+            on_folder=board.set_folder,
+            on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
+        )
+        try:
+            return Outcome(result=live(assignment.task, life), stopped=None)
+        except StoppedOnRequest as request:
+            return Outcome(result=None, stopped=str(request))
+        except BaseException as error:
+            _end_failed(assignment, place, error)
+
+
+def _end_failed(assignment: _Assignment, place: Place, error: BaseException) -> NoReturn:
+    """Leave an error file and end, so that the agent takes no notice of it before that of the process to blame."""
+    board = assignment.board
+    log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
+    record = record_failure(place.rank, error, log)
+    record.write(assignment.records)
+    LOGGER.error("%s", record.trace, extra=FILE_ONLY)
+    board.fail(place.local_rank or 0)
+    if record.is_echo:
+        time.sleep(_ECHO_SECONDS)
+    # Not by an exception: what still holds on to the others might wait for them.
+    os._exit(record.exit_code)
 
 
 def _fail(assignment: _Assignment, rank: int, local_rank: int) -> None:

@@ -52,8 +52,11 @@ class FailureRecord:
     def as_error(self) -> RunnerError:
         """The error to end with: a named one as it was, anything else as the failure of a process."""
         told = named(self.name, self.message)
+        if told is not None and not isinstance(told, RankFailedError):
+            return told
         log = f"; its log: {self.log}" if self.log else ""
-        return told or RankFailedError(f"{self.where} failed: {self.name}: {self.message}{log}")
+        what = f"failed: {self.name}: {self.message}" if told is None else self.message
+        return RankFailedError(f"{self.where} {what}{log}")
 
 
 def record_failure(rank: int, error: BaseException, log: Path | None) -> FailureRecord:
@@ -107,7 +110,7 @@ def correct_record(run_dir: Path, error: dict[str, object]) -> None:
 
 def show(record: FailureRecord) -> None:
     """Show the traceback of a failure that is no named error, as the last thing before the error itself."""
-    if named(record.name, "") is None:
+    if record.trace and named(record.name, "") is None:
         LOGGER.error("%s:\n%s", record.where, record.trace.rstrip())
-    else:
+    elif record.name != RankFailedError.__name__:
         LOGGER.error("%s ended the run; its log: %s", record.where, record.log or "none yet")

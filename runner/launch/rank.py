@@ -16,7 +16,7 @@ from runner import run_folder
 from runner.console import LOGGER
 from runner.device import choose_device
 from runner.dist import DistContext
-from runner.errors import DeviceError, StalledError
+from runner.errors import DeviceError, StalledError, StoppedOnRequest
 from runner.launch.failure import correct_record, record_failure
 from runner.launch.group import check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
@@ -106,8 +106,13 @@ def live(task: Task, life: Life) -> RunResult:
             result = train(
                 config, run_dir, task.ready.splits, task.overrides, dist=dist, stop=life.stop, command=task.command
             )
+        except StoppedOnRequest:
+            raise
         except Exception as error:
-            record_failure(life.rank, error, log).write(log.parent)
+            record = record_failure(life.rank, error, log)
+            record.write(log.parent)
+            if dist.is_main and record.is_echo:
+                correct_record(run_dir, {"name": record.name, "message": record.message, "rank": life.rank})
             raise
     torch.distributed.destroy_process_group()
     return result
