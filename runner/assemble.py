@@ -69,7 +69,10 @@ def assemble(
         data = follow_weights(data, **vars(built.preprocessing))
         LOGGER.info("preprocessing follows the weights: %s", built.preprocessing)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
-    model = built.module.to(dist.device).to(memory_format=memory_format)
+    module = built.module
+    if config.dist.sync_batchnorm and dist.world_size > 1:
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    model = module.to(dist.device).to(memory_format=memory_format)
     if config.trainer.compile:
         model.compile()
     train_batches, val_batches = _batches(config, data, splits, dist)
@@ -79,7 +82,6 @@ def assemble(
         precision=precision,
         classes=splits.classes,
         model=model,
-        replica=model,
         head=head_of(model, config.model) if config.trainer.freeze_backbone_epochs else None,
         ema=_moving_average(model, config.trainer.ema_decay),
         normalizer=Normalizer(data.normalize).to(dist.device),
@@ -103,7 +105,7 @@ def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | No
 
 
 def _batches(config: Config, data: DataConfig, splits: Splits, dist: DistContext) -> tuple[TrainBatches, EvalBatches]:
-    workers = resolve_workers(data.workers, dist.device.type, dist.local_world_size)
+    workers = resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores)
     place = {"rank": dist.rank, "world_size": dist.world_size}
     pin_memory = dist.device.type == "cuda"
     train = TrainBatches(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -23,10 +24,10 @@ _FILE_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 class ConsoleHandler(logging.Handler):
     """Shows log records above the line of progress; warnings and errors go to stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         super().__init__(level=logging.INFO)
-        self.out = Console(highlight=False, soft_wrap=True)
-        self.err = Console(highlight=False, soft_wrap=True, stderr=True)
+        self.out = Console(highlight=False, soft_wrap=True, file=out)
+        self.err = Console(highlight=False, soft_wrap=True, file=err, stderr=err is None)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
@@ -44,8 +45,31 @@ def set_up() -> None:
     """Show messages of the runner on the terminal; called once by the command line, never on import."""
     LOGGER.setLevel(logging.INFO)
     LOGGER.propagate = False
-    if not any(isinstance(handler, ConsoleHandler) for handler in LOGGER.handlers):
+    if not is_set_up():
         LOGGER.addHandler(ConsoleHandler())
+
+
+def is_set_up() -> bool:
+    """Whether messages of the runner are shown on the terminal."""
+    return any(isinstance(handler, ConsoleHandler) for handler in LOGGER.handlers)
+
+
+@contextmanager
+def shown_on(out: TextIO | None, err: TextIO | None) -> Iterator[None]:
+    """Show what is shown on the terminal on other streams for a while, or nowhere; nothing where nothing is shown."""
+    handlers = [handler for handler in LOGGER.handlers if isinstance(handler, ConsoleHandler)]
+    others = [ConsoleHandler(out, err)] if handlers and out is not None else []
+    for handler in handlers:
+        LOGGER.removeHandler(handler)
+    for handler in others:
+        LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in others:
+            LOGGER.removeHandler(handler)
+        for handler in handlers:
+            LOGGER.addHandler(handler)
 
 
 @contextmanager
@@ -127,5 +151,9 @@ def progress_line() -> Iterator[ProgressLine]:
         TextColumn("{task.fields[detail]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=terminal, transient=True) as live:
+    # What others print scrolls past the line too; but in a process whose output goes to its log, it shall go there.
+    is_on_stdout = terminal.file is sys.stdout
+    with Progress(
+        *columns, console=terminal, transient=True, redirect_stdout=is_on_stdout, redirect_stderr=is_on_stdout
+    ) as live:
         yield ProgressLine(live)

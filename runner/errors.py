@@ -119,3 +119,32 @@ class StoppedOnRequest(RunnerError):
     """The run was asked to stop and has saved everything."""
 
     exit_code = EXIT_STOPPED
+
+
+class RankFailedError(RunnerError):
+    """A process of the run crashed or was killed."""
+
+    exit_code = EXIT_FAILURE
+
+
+class RankLostError(RunnerError):
+    """Another process of the run died or can't be reached any more."""
+
+    exit_code = EXIT_FAILURE
+
+
+class StalledError(RunnerError):
+    """A process of the run made no step for too long."""
+
+    exit_code = EXIT_FAILURE
+
+
+def named(name: str, message: str) -> RunnerError | None:
+    """An error of this stable name, as another process met it; None where no named error has it."""
+    kinds = [RunnerError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__name__ == name and kind is not RunnerError:
+            is_list = issubclass(kind, ProblemsError)
+            return kind([Problem(key="", message=message)]) if is_list else kind(message)
+    return None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner import run_folder
+from runner.attempt import Attempt
 from runner.compose import Job, compose_jobs
 from runner.preflight import preflight
 from runner.schema import Config
@@ -34,7 +33,7 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
 
 
 def fit(config: Config) -> RunResult:
-    """Train one experiment in this process, in a new run folder.
+    """Train one experiment in a new run folder: in this process, or in as many as the group `dist` asks for.
 
     Raises:
         RunnerError: what the command line would print and turn into an exit code.
@@ -42,4 +41,4 @@ def fit(config: Config) -> RunResult:
     ready = preflight(config)
     from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
 
-    return launch(ready, run_folder.make_new(Path(ready.config.output_dir)))
+    return launch(ready, Attempt())

@@ -12,6 +12,7 @@ from runner import run_folder
 from runner.data.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.errors import PreflightError, Problem, RunnerError
+from runner.launch.mode import LaunchPlan, choose_launch
 from runner.schema import Config
 from runner.schema.model import is_weights_file
 
@@ -23,6 +24,8 @@ class Ready:
     config: Config
     """With full paths."""
     splits: Splits
+    plan: LaunchPlan
+    """Who starts how many processes."""
 
 
 def preflight(config: Config) -> Ready:
@@ -32,16 +35,24 @@ def preflight(config: Config) -> Ready:
         RunnerError: the mistake, or a PreflightError with all mistakes of the stage.
     """
     ready: Ready | None = None
+    plan: LaunchPlan | None = None
     mistakes: list[RunnerError] = []
+    try:
+        plan = choose_launch(config)
+    except RunnerError as error:
+        mistakes.append(error)
     try:
         run_folder.check_writable(Path(config.output_dir))
     except RunnerError as error:
         mistakes.append(error)
     try:
         data = resolve_paths(config.data)
-        splits = open_splits(data, config.seed, global_batch_size=data.batch_size)
+        world_size = plan.world_size if plan is not None else 1
+        splits = open_splits(data, config.seed, global_batch_size=data.batch_size * world_size)
         model = config.model.model_copy(update={"weights": _full_path(config.model.weights)})
-        ready = Ready(config=config.model_copy(update={"data": data, "model": model}), splits=splits)
+        if plan is not None:
+            resolved = config.model_copy(update={"data": data, "model": model})
+            ready = Ready(config=resolved, splits=splits, plan=plan)
     except RunnerError as error:
         mistakes.append(error)
     _raise_all(mistakes)

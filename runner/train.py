@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ import torch
 
 from runner import provenance
 from runner.assemble import Assembled, assemble
+from runner.attempt import Attempt
 from runner.checkpoint import Checkpoint, CheckpointStore, verify
 from runner.checkpoint_writer import CheckpointWriter
 from runner.compose import to_yaml
@@ -39,7 +38,7 @@ from runner.summary import conclude, introduce
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.progress import Best, Progress
 from runner.trainer.recorder import Recorder, summary_of
-from runner.trainer.state import check_belongs, restore
+from runner.trainer.state import check_belongs, restore, share_checkpoint
 
 _NUM_SHOWN_IMAGES = 32  # augmented training images in TensorBoard
 
@@ -55,24 +54,14 @@ class RunResult:
     """Epochs that were trained and evaluated."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resumption:
-    """That a run goes on in its folder, and how."""
-
-    overrides: tuple[str, ...] = ()
-    """What was typed, for the record."""
-    notes: tuple[str, ...] = ()
-    """What the log should say about a changed config."""
-    may_change_data: bool = False
-    """Whether the user wants to go on with other images of the same classes."""
-
-
 def train(
     config: Config,
     run_dir: Path,
     splits: Splits,
-    overrides: tuple[str, ...] = (),
-    resumption: Resumption | None = None,
+    attempt: Attempt,
+    *,
+    dist: DistContext | None = None,
+    stop: StopRequest | None = None,
 ) -> RunResult:
     """Train, evaluate and package one experiment in this process.
 
@@ -80,45 +69,54 @@ def train(
         config: complete and checked, with resolved paths.
         run_dir: the run folder; new and empty, or to go on in.
         splits: the data set, inspected.
-        overrides: what was typed, for the record.
-        resumption: to go on from the newest valid checkpoint; from the start where there is none.
+        attempt: how it was asked for.
+        dist: place of this process among others, which all call this; by default it is alone.
+        stop: tells that a stop is wanted; by default signals to this process do.
 
     Raises:
         StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1, with everything saved.
         RunnerError: the named error that ended the run; recorded in run.json too.
     """
     folder = RunFolder(run_dir)
-    dist = single_process(choose_device(config.trainer))
+    dist = dist or single_process(choose_device(config.trainer))
     set_determinism(deterministic=config.trainer.deterministic)
     with ExitStack() as stack:
         folder.log_file(dist.rank).parent.mkdir(exist_ok=True)
-        stack.enter_context(folder.hold())
+        if dist.is_main:
+            stack.enter_context(folder.hold())
         stack.enter_context(log_to_file(folder.log_file(dist.rank)))
-        stop = stack.enter_context(StopRequest())
-        if resumption is None:
-            _describe(folder, config, splits, dist, overrides)
-        else:
-            folder.reopen({"overrides": list(resumption.overrides), "command": shlex.join(sys.orig_argv)})
+        stop = stop or stack.enter_context(StopRequest())
+        if dist.is_main:
+            _open(folder, config, splits, dist, attempt)
         stack.enter_context(_recorded_end(folder, dist))
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
-        checkpoint = _go_on(folder, config, splits, store, resumption) if resumption else None
+        checkpoint = _checkpoint(folder, config, splits, store, dist=dist, attempt=attempt)
         precision = _precision(config, dist, checkpoint)
-        recorder = stack.enter_context(_recorder(folder, config, checkpoint))
+        recorder = stack.enter_context(_recorder(folder, config, checkpoint)) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
         assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
         introduce(config, splits, assembled.trainer, precision)
-        if checkpoint is None:
+        if checkpoint is None and recorder is not None:
             recorder.images(assembled.trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
-        else:
+        if checkpoint is not None:
             restore(assembled.trainer, checkpoint)
         return _run(config, assembled, folder, recorder)
 
 
+def _checkpoint(
+    folder: RunFolder, config: Config, splits: Splits, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
+) -> Checkpoint | None:
+    """Where all processes go on; None where it is the start."""
+    if not attempt.is_resumed:
+        return None
+    return share_checkpoint(_go_on(folder, config, splits, store, attempt) if dist.is_main else None, dist)
+
+
 def _go_on(
-    folder: RunFolder, config: Config, splits: Splits, store: CheckpointStore, resumption: Resumption
+    folder: RunFolder, config: Config, splits: Splits, store: CheckpointStore, attempt: Attempt
 ) -> Checkpoint | None:
     """Find where to go on, and put the folder back to that moment."""
-    for note in resumption.notes:
+    for note in attempt.notes:
         LOGGER.info("changed     %s", note)
     checkpoint, damages = store.newest_valid()
     for damage in damages:
@@ -128,7 +126,7 @@ def _go_on(
             checkpoint.state,
             classes=splits.classes,
             data_fingerprint=fingerprint(splits.classes, splits.train),
-            may_change=resumption.may_change_data,
+            may_change=attempt.may_change_data,
         )
     valid = {name for name in store.names() if checkpoint is not None and name <= checkpoint.name}
     store.forget(keep=valid)
@@ -156,21 +154,25 @@ def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None)
     return Precision(name=before["precision"], reason="as in the run so far") if is_free else chosen
 
 
-def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder) -> RunResult:
+def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None) -> RunResult:
     trainer = assembled.trainer
     started = time.perf_counter()
     trainer.fit()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
-    package_best(folder, assembled)
-    recorder.end(config, best, trainer.progress.step)
-    folder.end("completed")
-    conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
+    if recorder is not None:
+        package_best(folder, assembled)
+        recorder.end(config, best, trainer.progress.step)
+        folder.end("completed")
+        conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
     return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
 
 
-def _describe(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, overrides: tuple[str, ...]) -> None:
+def _open(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, attempt: Attempt) -> None:
     """Write what explains the run, before anything can go wrong."""
+    if attempt.is_resumed:
+        folder.reopen({"overrides": list(attempt.overrides), "command": attempt.command})
+        return
     git = provenance.git_state(Path.cwd())
     folder.write("config.yaml", to_yaml(config))
     folder.write("environment.txt", provenance.installed_packages())
@@ -179,10 +181,11 @@ def _describe(folder: RunFolder, config: Config, splits: Splits, dist: DistConte
     folder.write("classes.json", json.dumps(list(splits.classes), ensure_ascii=False, indent=2) + "\n")
     folder.begin(
         {
-            "command": shlex.join(sys.orig_argv),
-            "overrides": list(overrides),
+            "command": attempt.command,
+            "overrides": list(attempt.overrides),
             "git": {"commit": git.commit, "dirty": git.dirty},
             "world_size": dist.world_size,
+            "launcher": dist.mode,
             # With the build, such as +cu132, which the package metadata lacks.
             "versions": provenance.versions() | {"torch": str(torch.__version__)},
             "host": provenance.host(),
@@ -198,13 +201,15 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
         yield
     except StoppedOnRequest as error:
         LOGGER.warning("%s", error)
-        folder.end("stopped")
+        if dist.is_main:
+            folder.end("stopped")
         raise
     except BaseException as error:
         name = error.name if isinstance(error, RunnerError) else type(error).__name__
         LOGGER.error("%s", traceback.format_exc(), extra=FILE_ONLY)
         try:
-            folder.end("failed", {"name": name, "message": str(error), "rank": dist.rank})
+            if dist.is_main:
+                folder.end("failed", {"name": name, "message": str(error), "rank": dist.rank})
         except OutputError as second:
             LOGGER.warning("the end of the run could not be recorded: %s", second)
         raise

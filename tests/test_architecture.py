@@ -85,4 +85,4 @@ def test_functions_fit_on_a_screen():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"
+                assert node.end_lineno - node.lineno < 50, f"{path}:{node.lineno} {node.name}"

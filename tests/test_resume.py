@@ -10,6 +10,7 @@ import pytest
 
 import runner
 from runner import run_folder
+from runner.attempt import Attempt
 from runner.checkpoint import CheckpointStore
 from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
 from runner.files import sha256_of
@@ -17,7 +18,6 @@ from runner.launch import launch
 from runner.preflight import preflight
 from runner.saved import load_saved
 from runner.schema.resume import judge_changes
-from runner.train import Resumption
 from runner.trainer import state
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Progress
@@ -68,7 +68,7 @@ def begin(overrides: list[str], output_dir: Path, monkeypatch: pytest.MonkeyPatc
 
 def resume(run_dir: Path, *overrides: str) -> Path:
     ready = preflight(load_saved(run_dir, overrides))
-    launch(ready, run_dir, resumption=Resumption())
+    launch(ready, Attempt(is_resumed=True), folder=run_dir)
     return run_dir
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runner.attempt import Attempt
 from runner.commands.call import read_call
 from runner.console import show
 from runner.errors import EXIT_DONE
@@ -36,10 +37,14 @@ def run(argv: list[str]) -> int:
     notes = judge_changes(saved, wanted, finished_epochs=finished_epochs(run_dir), allow=call.resume.allow)
     ready = preflight(wanted)
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
-    from runner.train import Resumption  # noqa: PLC0415
 
-    resumption = Resumption(overrides=tuple(overrides), notes=tuple(notes), may_change_data="data" in call.resume.allow)
-    launch(ready, run_dir, resumption=resumption)
+    attempt = Attempt(
+        overrides=tuple(overrides),
+        is_resumed=True,
+        notes=tuple(notes),
+        may_change_data="data" in call.resume.allow,
+    )
+    launch(ready, attempt, folder=run_dir)
     return EXIT_DONE
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
 from typing import TYPE_CHECKING
 
-from runner import run_folder
+from runner.attempt import Attempt
 from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
-from runner.errors import EXIT_DONE, EXIT_STOPPED, RunnerError, StoppedOnRequest
+from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, StoppedOnRequest
+from runner.launch.environment import Place, adopted_place
 
 if TYPE_CHECKING:
     from runner.preflight import Ready
@@ -20,18 +23,48 @@ def run(argv: list[str]) -> int:
     Raises:
         RunnerError: whatever the config, the data or the training raises; of a multirun the first.
     """
-    compose_jobs(argv, "train", train_job)
+    place = adopted_place()
+    if place is not None and place.world_size != 1 and (flags := {"-m", "--multirun"} & set(argv)):
+        raise LaunchError(
+            f"{flags.pop()} within {place.starter}: each of the {place.world_size or 'many'} processes would run the "
+            "whole sweep. Start the sweep outside, python -m runner -m dist.procs_per_node=N …, which starts the "
+            "processes of each job itself; or start one job here"
+        )
+    with _refusals_told(place) as passed:
+
+        def train_passed(job: Job) -> float:
+            ready = _ready_or_gone(job)
+            passed.set()
+            return train_job(ready, job)
+
+        compose_jobs(argv, "train", train_passed)
     return EXIT_DONE
 
 
-def train_job(job: Job) -> float:
+@contextmanager
+def _refusals_told(place: Place | None) -> Iterator[Event]:
+    """Let the other processes of an adopted group end as well when this one is refused before it has met them.
+
+    Yields:
+        To be set once this process is past all refusals.
+    """
+    passed = Event()
+    try:
+        yield passed
+    except RunnerError as error:
+        if place is not None and not passed.is_set():
+            from runner.launch.adopted import tell_refusal  # noqa: PLC0415 - torch, for those who have company
+
+            tell_refusal(place, error)
+        raise
+
+
+def train_job(ready: Ready, job: Job) -> float:
     """Train one job and return the best value of the monitored metric, which Hydra hands to the sweeper."""
-    ready = _ready_or_gone(job)
-    run_dir = job.folder or run_folder.make_new(Path(ready.config.output_dir))
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     try:
-        return launch(ready, run_dir, job.overrides).best.value
+        return launch(ready, Attempt(overrides=job.overrides), folder=job.folder).best.value
     except StoppedOnRequest:
         if job.folder is None:
             raise

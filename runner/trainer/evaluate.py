@@ -65,6 +65,7 @@ def evaluate(
     counts = torch.zeros(3, dtype=torch.int64, device=device)
     losses = torch.zeros(batches.num_batches, dtype=_loss_dtype(device), device=device)
     for number, batch in batches:
+        dist.beat()
         labels = batch.labels.to(device, non_blocking=True)
         images = batch.images.to(device, non_blocking=True, memory_format=memory_format)
         with precision.autocast(device.type):

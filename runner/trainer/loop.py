@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -18,7 +19,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.loader import Batch, EvalBatches, TrainBatches
 from runner.device import Precision
-from runner.dist import DistContext
+from runner.dist import DistContext, Vote
 from runner.errors import NonFiniteLossError, StoppedOnRequest
 from runner.keyed_random import digest_of_samples, key
 from runner.optimizer import peak_learning_rate
@@ -44,7 +45,6 @@ class Trainer:
         precision: Precision,
         classes: tuple[str, ...],
         model: nn.Module,
-        replica: nn.Module,
         head: nn.Module | None,
         ema: AveragedModel | None,
         normalizer: nn.Module,
@@ -62,7 +62,8 @@ class Trainer:
         self.precision = precision
         self.classes = classes
         self.model = model
-        self.replica = replica  # what computes: the model itself, or what wraps it to exchange gradients
+        self.replica = model  # what computes: the model itself, or what wraps it to exchange gradients
+        self.replica_is_frozen: bool | None = None  # whether it was wrapped with a frozen backbone; None: not yet
         self.head = head
         self.ema = ema
         self.normalizer = normalizer
@@ -74,6 +75,7 @@ class Trainer:
         self.data_fingerprint = data_fingerprint
         self.writer = writer
         self.stop = stop
+        self.stop_vote = Vote(dist)
         self.recorder = recorder
         self.progress = Progress()
         self.meter = Meter(dist.device)
@@ -122,6 +124,7 @@ class Trainer:
         progress, trainer, plan = self.progress, self.config.trainer, self.train_batches.plan
         is_frozen = progress.epoch < trainer.freeze_backbone_epochs
         set_training_mode(self.model, self.head if is_frozen else None)
+        self._replicate(is_frozen)
         reported, reported_at = self.meter.read(), time.perf_counter()
         while not plan.is_over(progress.position) and not self._has_all_steps():
             self._check_stop()
@@ -154,11 +157,24 @@ class Trainer:
         progress.position = places[-1].stop
         progress.step += 1
 
+    def _replicate(self, is_frozen: bool) -> None:
+        """Exchange the gradients of what learns now; what is wrapped stays so until more begins to learn."""
+        if self.replica_is_frozen is is_frozen:
+            return
+        config = self.config
+        # A backward pass without an exchange is another graph, compiled code hides it, and of a user's model we can't
+        # know whether each step computes the same.
+        is_plain = config.trainer.accumulate_steps == 1 and not config.trainer.compile
+        is_graph_static = is_plain and config.model.family in ("resnet", "densenet")
+        self.replica = self.dist.replicate(self.model, is_graph_static=is_graph_static)
+        self.replica_is_frozen = is_frozen
+
     def _backward(self, batch: Batch, position: int, weight: float) -> None:
         """Add a batch's gradients; `weight` turns sums over images into the mean over all of a step's images.
 
         The processes' gradients are averaged, so the weight is world size / images of the step on all of them.
         """
+        self.dist.beat()
         device = self.dist.device
         # Dropout and the like draw from (seed, epoch, position, rank), so that there is no generator state to save.
         torch.manual_seed(key(self.config.seed, "step", self.progress.epoch, position, self.dist.rank))
@@ -216,7 +232,7 @@ class Trainer:
         )
 
     def _check_finite(self) -> None:
-        self.meter.check_finite(epoch=self.progress.epoch + 1, learning_rate=self.learning_rate)
+        self.meter.check_finite(self.dist, epoch=self.progress.epoch + 1, learning_rate=self.learning_rate)
 
     # Evaluation and records ----------------------------------------------------------------------------------
 
@@ -252,6 +268,7 @@ class Trainer:
             assert train.samples_digest == digest_of_samples(0, asked), "other images were used than the seed asks for"
 
     def _evaluate(self, module: nn.Module) -> Evaluation:
+        self.dist.share_buffers(module)
         result = evaluate(
             module,
             self.val_batches,
@@ -300,12 +317,13 @@ class Trainer:
     # Checkpoints ---------------------------------------------------------------------------------------------
 
     def _check_stop(self) -> None:
-        if self.stop.received is not None:
+        received = self.stop_vote.cast(signal.Signals[self.stop.received].value if self.stop.received else 0)
+        if received:
             self._save()
             self.writer.wait()
             raise StoppedOnRequest(
-                f"stopped on {self.stop.received} at epoch {self.progress.epoch + 1}, step {self.progress.step}; "
-                "everything is saved"
+                f"stopped on {signal.Signals(received).name} at epoch {self.progress.epoch + 1}, "
+                f"step {self.progress.step}; everything is saved"
             )
 
     def _save(self) -> None:

@@ -95,14 +95,17 @@ class Meter:
         count, digest = whole.tolist()
         return Totals(loss=loss, correct=correct, count=count, samples_digest=digest % _WORD)
 
-    def check_finite(self, *, epoch: int, learning_rate: float) -> None:
+    def check_finite(self, dist: DistContext, *, epoch: int, learning_rate: float) -> None:
         """Refuse to go on with a loss that is infinite or not a number; waits for the device.
+
+        Every process must call it: they end together, with the same words.
 
         Raises:
             NonFiniteLossError: naming the first step at which it happened, and what to try.
         """
-        step = int(self._first_bad_step.item())
-        if step >= 0:
+        own = int(self._first_bad_step.item())
+        step = dist.smallest(own if own >= 0 else None)
+        if step is not None:
             raise NonFiniteLossError(
                 f"the training loss became infinite or not a number at epoch {epoch}, step {step}, "
                 f"learning rate {learning_rate:.3g}; try a lower optimizer.lr, schedule.warmup_epochs=1, "

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from runner.checkpoint import Checkpoint
+from runner.dist import DistContext
 from runner.errors import CheckpointError
 from runner.keyed_random import digest_of_samples
 from runner.model import with_versions
@@ -72,6 +73,29 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     for part in RESTORED:
         part(trainer, checkpoint)
     trainer.saved_name = checkpoint.name
+
+
+def share_checkpoint(checkpoint: Checkpoint | None, dist: DistContext) -> Checkpoint | None:
+    """Give every process the checkpoint that the main one has read, be its folder on a shared file system or not."""
+    outline = None
+    if checkpoint is not None:
+        shapes = {
+            stem: {name: (tuple(value.shape), value.dtype) for name, value in group.items()}
+            for stem, group in checkpoint.tensors.items()
+        }
+        outline = (checkpoint.name, checkpoint.state, shapes)
+    outline = dist.share_object(outline)
+    if outline is None:
+        return None
+    name, state, shapes = outline
+    if checkpoint is None:
+        tensors = {
+            stem: {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in group.items()}
+            for stem, group in shapes.items()
+        }
+        checkpoint = Checkpoint(name=name, state=state, tensors=tensors)
+    dist.share_tensors(value for group in checkpoint.tensors.values() for value in group.values())
+    return checkpoint
 
 
 def check_belongs(state: dict[str, Any], *, classes: tuple[str, ...], data_fingerprint: str, may_change: bool) -> None:

@@ -1,0 +1,49 @@
+"""From a checked config to running processes: here, by PyTorch's elastic agent, or by whoever has started us.
+
+Importing this package imports no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from runner import run_folder
+from runner.console import LOGGER
+
+if TYPE_CHECKING:
+    from runner.attempt import Attempt
+    from runner.preflight import Ready
+    from runner.train import RunResult
+
+
+def launch(ready: Ready, attempt: Attempt, *, folder: Path | None = None) -> RunResult:
+    """Train in the mode that the plan has chosen; of many processes, each returns the same.
+
+    Args:
+        ready: what passed the preflight.
+        attempt: how it was asked for.
+        folder: the folder of this run: empty, or to go on in; by default a new one is made under output_dir.
+
+    Raises:
+        StoppedOnRequest: after a request to stop, with everything saved.
+        RunnerError: the named error that ended the run, whichever process met it.
+    """
+    plan = ready.plan
+    match plan.mode:
+        case "inline":
+            from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
+
+            LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
+            run_dir = folder or run_folder.make_new(Path(ready.config.output_dir))
+            return train(ready.config, run_dir, ready.splits, attempt)
+        case "elastic":
+            from runner.launch.elastic import launch_elastic  # noqa: PLC0415
+
+            return launch_elastic(ready, folder, attempt)
+        case "adopted":
+            from runner.launch.adopted import live_adopted  # noqa: PLC0415
+
+            return live_adopted(ready, folder, attempt)
+        case _:
+            assert_never(plan.mode)

@@ -1,0 +1,256 @@
+"""Starts the processes of this machine by PyTorch's elastic agent, in this process, and says how they ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from runner import console, run_folder
+from runner.attempt import Attempt
+from runner.console import FILE_ONLY, LOGGER
+from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
+from runner.launch.board import Board
+from runner.launch.environment import Place, adopted_place
+from runner.launch.failure import FailureRecord, correct_record, first_failure, record_failure, show
+from runner.launch.machines import Machines, meet_machines, one_machine
+from runner.launch.rank import Life, Task, live
+from runner.launch.requests import ForwardedStop, requests_forwarded
+from runner.launch.watch import die_with
+from runner.preflight import Ready
+from runner.train import RunResult
+
+_LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
+# After a failure the others are asked to end, and must be gone within 10 seconds.
+_SECONDS_TO_END = 5.0
+_TICK_SECONDS = 0.2
+# Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
+_ECHO_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a process ended that is no failure."""
+
+    result: RunResult | None
+    stopped: str | None
+    """Why it was stopped, where it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Assignment:
+    """What the processes of a machine are started with."""
+
+    task: Task
+    board: Board
+    records: Path
+    """Folder of their error files, until there is a run folder."""
+    is_shown: bool
+    """Whether messages are shown on the terminal."""
+
+
+def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunResult:
+    """Train in as many processes as the plan says, started here.
+
+    Raises:
+        StoppedOnRequest: when the run was stopped, with everything saved.
+        LaunchError: when the machines can't meet.
+        RunnerError: the named error of the process that failed first; RankFailedError where it has no name.
+    """
+    plan, config = ready.plan, ready.config
+    board = Board(plan.procs_per_node)
+    with ExitStack() as stack:
+        stack.enter_context(requests_forwarded(board))
+        machines = meet_machines(config, plan) if plan.num_nodes > 1 else one_machine()
+        stack.enter_context(machines)
+        if plan.num_nodes == 1:
+            folder = folder or run_folder.make_new(Path(config.output_dir))
+        stack.enter_context(_log(folder))
+        LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
+        task = Task(ready=ready, attempt=attempt, folder=folder)
+        records = Path(tempfile.mkdtemp(prefix="runner-"))
+        stack.callback(shutil.rmtree, records, ignore_errors=True)
+        assignment = _Assignment(task=task, board=board, records=records, is_shown=console.is_set_up())
+        stack.enter_context(_survivors_ended(board))
+        try:
+            outcomes = elastic_launch(_agent_config(ready, machines), run_rank)(assignment)
+        except ChildFailedError as error:
+            raise _explained(error, assignment) from None
+        except (RendezvousError, SignalException) as error:
+            raise LaunchError(f"the elastic agent gave up: {error}") from error
+        return _concluded(list(outcomes.values()))
+
+
+def _agent_config(ready: Ready, machines: Machines) -> LaunchConfig:
+    plan, dist = ready.plan, ready.config.dist
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # without it, restarts under gloo race and often fail
+    if machines.interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", machines.interface)
+    return LaunchConfig(
+        min_nodes=plan.num_nodes,
+        max_nodes=plan.num_nodes,
+        nproc_per_node=plan.procs_per_node,
+        run_id=machines.run_id,
+        role="runner",
+        rdzv_backend=machines.backend,
+        rdzv_endpoint=machines.endpoint,
+        rdzv_configs={"timeout": int(dist.rendezvous_timeout_seconds), **machines.options},
+        local_addr=machines.address,
+        max_restarts=dist.max_restarts,
+        monitor_interval=0.1,
+        start_method="spawn",  # CUDA does not survive a fork, and threads of torch neither
+        signals_to_handle="SIGQUIT",  # the agent would take a request to stop for an order to end at once
+    )
+
+
+@contextmanager
+def _log(folder: Path | None) -> Iterator[None]:
+    """Keep the launcher's messages, and only there those of the elastic agent, in logs/launcher.log."""
+    with ExitStack() as stack:
+        if folder is not None:
+            (folder / "logs").mkdir(exist_ok=True)
+            stack.enter_context(console.log_to_file(folder / "logs" / "launcher.log"))
+        files = [handler for handler in LOGGER.handlers if isinstance(handler, logging.FileHandler)]
+        for agent in map(logging.getLogger, _LOGGERS_OF_THE_AGENT):
+            stack.callback(vars(agent).update, handlers=agent.handlers, propagate=agent.propagate)
+            agent.handlers, agent.propagate = [*files, logging.NullHandler()], False
+        yield
+
+
+@contextmanager
+def _survivors_ended(board: Board) -> Iterator[None]:
+    """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_TICK_SECONDS):
+            if board.has_failed and not is_over.wait(_SECONDS_TO_END):
+                for local_rank, pid in enumerate(board.pids):
+                    _kill_child(pid, local_rank)
+
+    thread = threading.Thread(target=watch, name="survivors", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _kill_child(pid: int, local_rank: int) -> None:
+    if not pid:
+        return  # It has not begun to live.
+    try:
+        is_running = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return  # The agent has seen its end already; the number may be somebody else's by now.
+    if is_running:
+        LOGGER.warning("local rank %d (process %d) hangs: it did not end when told to, and is killed", local_rank, pid)
+        os.kill(pid, signal.SIGKILL)
+
+
+def _concluded(outcomes: list[Outcome]) -> RunResult:
+    stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped is not None), None)
+    if stopped is not None:
+        raise StoppedOnRequest(stopped)
+    result = outcomes[0].result
+    assert result is not None, "a process that was not stopped has a result"
+    return result
+
+
+def _explained(error: ChildFailedError, assignment: _Assignment) -> RunnerError:
+    """The failure that came first, told last; run.json says so too."""
+    rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
+    folder = assignment.board.folder
+    record = first_failure([assignment.records])
+    if (record is None or record.is_echo) and failure.exitcode < 0:
+        record = _without_words(rank, failure, folder)
+    if record is None:
+        record = _without_words(rank, failure, folder)
+    if folder is not None and folder == (assignment.task.folder or folder):
+        correct_record(folder, {"name": record.name, "message": record.message, "rank": record.rank})
+    show(record)
+    return record.as_error()
+
+
+def _without_words(rank: int, failure: ProcessFailure, folder: Path | None) -> FailureRecord:
+    log = run_folder.RunFolder(folder).log_file(rank) if folder is not None else None
+    return FailureRecord(
+        rank=rank,
+        host=socket.gethostname(),
+        name=RankFailedError.__name__,
+        message=f"was killed by {signal.Signals(-failure.exitcode).name}"
+        if failure.exitcode < 0
+        else f"ended by itself with exit code {failure.exitcode}",
+        trace="",
+        exit_code=RankFailedError.exit_code,
+        is_echo=False,
+        moment=time.time(),
+        log=str(log) if log else None,
+    )
+
+
+# In the processes that the agent starts -------------------------------------------------------------------------
+
+
+def run_rank(assignment: _Assignment) -> Outcome:
+    """Live as one of the processes; a failure leaves an error file and ends the process."""
+    board = assignment.board
+    die_with(board.launcher_pid)
+    if assignment.is_shown:
+        console.set_up()
+    place = adopted_place()
+    assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
+    board.enter(place.local_rank)
+    with ForwardedStop(board) as stop:
+        life = Life(
+            rank=place.rank,
+            world_size=place.world_size,
+            local_rank=place.local_rank,
+            url="env://",
+            stop=stop,
+            on_folder=board.set_folder,
+            on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
+        )
+        try:
+            return Outcome(result=live(assignment.task, life), stopped=None)
+        except StoppedOnRequest as request:
+            return Outcome(result=None, stopped=str(request))
+        except BaseException as error:
+            _end_failed(assignment, place, error)
+
+
+def _end_failed(assignment: _Assignment, place: Place, error: BaseException) -> NoReturn:
+    """Leave an error file and end, so that the agent takes no notice of it before that of the process to blame."""
+    board = assignment.board
+    log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
+    record = record_failure(place.rank, error, log)
+    record.write(assignment.records)
+    LOGGER.error("%s", record.trace, extra=FILE_ONLY)
+    board.fail(place.local_rank or 0)
+    if record.is_echo:
+        time.sleep(_ECHO_SECONDS)
+    # Not by an exception: what still holds on to the others might wait for them.
+    os._exit(record.exit_code)
+
+
+def _fail(assignment: _Assignment, rank: int, local_rank: int) -> None:
+    assert assignment.board.folder is not None, "it is only watched once it has a log"
+    error_file = assignment.board.folder / "logs" / f"rank_{rank}.error.json"
+    shutil.copy(error_file, assignment.records)
+    assignment.board.fail(local_rank)

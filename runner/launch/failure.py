@@ -1,0 +1,116 @@
+"""How a process that failed says why, and which of several failures came first."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch.distributed
+
+from runner.console import LOGGER
+from runner.errors import EXIT_FAILURE, RankFailedError, RankLostError, RunnerError, named
+from runner.files import write_json
+from runner.run_folder import RunFolder, read_record
+
+# What gloo and NCCL say when the other end is gone; they have no exception of their own for it.
+_SIGNS_OF_A_LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureRecord:
+    """Why a process failed; its error file."""
+
+    rank: int
+    host: str
+    name: str
+    """Stable name of the error, or the exception's class."""
+    message: str
+    trace: str
+    """Its traceback."""
+    exit_code: int
+    is_echo: bool
+    """Whether it only failed because another process did."""
+    moment: float
+    """When, in seconds since 1970, by this machine's clock."""
+    log: str | None
+    """Where all of its output is."""
+
+    def write(self, folder: Path) -> None:
+        """Write the error file of this rank."""
+        write_json(folder / f"rank_{self.rank}.error.json", asdict(self))
+
+    @property
+    def where(self) -> str:
+        """The process in words."""
+        return f"rank {self.rank} on {self.host}"
+
+    def as_error(self) -> RunnerError:
+        """The error to end with: a named one as it was, anything else as the failure of a process."""
+        told = named(self.name, self.message)
+        if told is not None and not isinstance(told, RankFailedError):
+            return told
+        log = f"; its log: {self.log}" if self.log else ""
+        what = f"failed: {self.name}: {self.message}" if told is None else self.message
+        return RankFailedError(f"{self.where} {what}{log}")
+
+
+def record_failure(rank: int, error: BaseException, log: Path | None) -> FailureRecord:
+    """The record of an error that ends a process."""
+    told = as_lost_peer(error)
+    return FailureRecord(
+        rank=rank,
+        host=socket.gethostname(),
+        name=told.name if isinstance(told, RunnerError) else type(told).__name__,
+        message=str(told),
+        trace="".join(traceback.format_exception(error)),
+        exit_code=told.exit_code if isinstance(told, RunnerError) else EXIT_FAILURE,
+        is_echo=isinstance(told, RankLostError),
+        moment=time.time(),
+        log=str(log) if log else None,
+    )
+
+
+def as_lost_peer(error: BaseException) -> BaseException:
+    """The error itself, or a RankLostError where an exchange failed because another process is gone."""
+    is_of_exchange = isinstance(error, torch.distributed.DistError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_A_LOST_PEER)
+    )
+    if not is_of_exchange:
+        return error
+    reason = str(error).strip().splitlines()[0]
+    lost = RankLostError(
+        "lost contact with another process of the run, which died, hangs or can't be reached; its own log or machine "
+        f"says why ({reason})"
+    )
+    lost.__cause__ = error
+    return lost
+
+
+def first_failure(folders: Iterable[Path]) -> FailureRecord | None:
+    """The failure that came first; one that others caused only where there is no other."""
+    files = [file for folder in folders for file in folder.glob("rank_*.error.json")]
+    records = [FailureRecord(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
+    return min(records, key=lambda record: (record.is_echo, record.moment), default=None)
+
+
+def correct_record(run_dir: Path, error: dict[str, object]) -> None:
+    """Let run.json name the failure that ended the run; rank 0 may only have met its echo, or been killed."""
+    if not (run_dir / "run.json").is_file():
+        return
+    folder = RunFolder(run_dir)
+    folder.record = read_record(run_dir)
+    if folder.record.get("status") in ("running", "failed"):
+        folder.end("failed", error)
+
+
+def show(record: FailureRecord) -> None:
+    """Show the traceback of a failure that is no named error, as the last thing before the error itself."""
+    if record.trace and named(record.name, "") is None:
+        LOGGER.error("%s:\n%s", record.where, record.trace.rstrip())
+    elif record.name != RankFailedError.__name__:
+        LOGGER.error("%s ended the run; its log: %s", record.where, record.log or "none yet")

@@ -1,0 +1,267 @@
+"""One process joins the others: they meet, compare what they are about to do, and form the group.
+
+Whoever has started the processes, torch.distributed's own rendezvous brings them together. Each tells rank 0 its
+machine, cores and config; rank 0 judges and answers all. A process that was refused before says so here, and all end
+with that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed import DistError, ProcessGroup
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
+
+from runner.data.splits import Splits
+from runner.errors import LaunchError, RunnerError, named
+from runner.schema import Config
+
+_MOST_SECONDS_TO_LEAVE = 10.0
+_POLL_SECONDS = 0.1
+# What machines may call by different names, or decide for themselves. The images are compared by number and labels.
+_MAY_DIFFER = frozenset({"dist.node_rank", "output_dir", "data.root", "data.train", "data.val", "data.test"})
+_SHOWN_DIFFERENCES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a process tells before anything begins."""
+
+    host: str
+    cores: Sequence[int]
+    """Cores that the process may use."""
+    config: Mapping[str, Any] | None
+    """All values by full key; None where the process was refused before it had a config."""
+    data: str
+    """Digest of the data set as this process sees it."""
+    refusal: tuple[str, str] | None = None
+    """Name and message of the error by which the process was refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What rank 0 answers to a process."""
+
+    local_rank: int
+    """Number among the processes of its machine."""
+    local_world_size: int
+    num_sharing_cores: int
+    """Processes of its machine that may use one of its cores, itself included."""
+
+
+def facts_of(config: Config | None, splits: Splits | None, refusal: RunnerError | None = None) -> Facts:
+    """The facts of this process."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return Facts(
+        host=socket.gethostname(),
+        cores=sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1)),
+        config=None if config is None else _flat(config.model_dump(mode="json")),
+        data="" if splits is None else _digest(splits),
+        refusal=None if refusal is None else (refusal.name, str(refusal)),
+    )
+
+
+def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
+    """Connect to the others' store, by env://, tcp://host:port or file:///path.
+
+    Raises:
+        LaunchError: when it does not answer in time, or can't be opened.
+    """
+    try:
+        store, _, _ = next(rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))
+    except (DistError, RuntimeError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        where = url
+        if url == "env://":
+            where = (
+                f"env:// (MASTER_ADDR = {os.environ.get('MASTER_ADDR')}, MASTER_PORT = {os.environ.get('MASTER_PORT')})"
+            )
+        raise LaunchError(
+            f"rank {rank} of {world_size} can't meet the others at {where} within {seconds:g} seconds "
+            f"(dist.rendezvous_timeout_seconds): {reason}. Rank 0 opens this port on its own machine: is the host the "
+            "one of rank 0, is the port free there, and does no firewall close it?"
+        ) from error
+    assert isinstance(store, Store)
+    return store
+
+
+def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: float) -> Seat:
+    """Tell rank 0 the facts of this process and wait for its answer; every process must call it.
+
+    Raises:
+        LaunchError: when processes are missing after `seconds`, or differ in config or data.
+        RunnerError: by which any of the processes was refused.
+    """
+    store.set(f"runner/facts/{rank}", json.dumps(vars(facts)))
+    if rank == 0:
+        store.set("runner/answer", json.dumps(_judged(store, world_size, seconds)))
+    elif not _arrived(store, ["runner/answer"], seconds):
+        raise LaunchError(
+            f"rank 0 did not answer within {seconds:g} seconds (dist.rendezvous_timeout_seconds); rank {rank} was there"
+        )
+    answer = json.loads(store.get("runner/answer"))
+    _leave(store, rank, world_size)
+    if "refusal" in answer:
+        name, message = answer["refusal"]
+        raise named(name, message) or LaunchError(f"{name}: {message}")
+    return Seat(**answer["seats"][rank])
+
+
+def _leave(store: Store, rank: int, world_size: int) -> None:
+    """Rank 0, in which the store may live, stays until all have read its answer, unless one of them has died."""
+    num_readers = store.add("runner/readers", 1)
+    deadline = time.monotonic() + _MOST_SECONDS_TO_LEAVE
+    while rank == 0 and num_readers < world_size and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        num_readers = store.add("runner/readers", 0)
+
+
+def _arrived(store: Store, keys: list[str], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _judged(store: Store, world_size: int, seconds: float) -> dict[str, Any]:
+    keys = [f"runner/facts/{rank}" for rank in range(world_size)]
+    deadline = time.monotonic() + seconds
+    pending = dict(enumerate(keys))
+    everyone: dict[int, Facts] = {}
+    while pending:
+        for rank, key in list(pending.items()):
+            if not store.check([key]):
+                break
+            everyone[rank] = Facts(**json.loads(store.get(pending.pop(rank))))
+            if everyone[rank].refusal is not None:
+                return {"refusal": _shown_refusal(rank, everyone[rank])}
+        if pending and time.monotonic() > deadline:
+            missing = [rank for rank, key in pending.items() if not store.check([key])]
+            return {"refusal": ("LaunchError", _shown_missing(missing, world_size, seconds))}
+        if pending:
+            time.sleep(_POLL_SECONDS)
+    difference = _difference([everyone[rank] for rank in range(world_size)])
+    if difference is not None:
+        return {"refusal": ("LaunchError", difference)}
+    return {"seats": [vars(seat) for seat in _seats([everyone[rank] for rank in range(world_size)])]}
+
+
+def _shown_missing(missing: list[int], world_size: int, seconds: float) -> str:
+    ranks = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    return (
+        f"{world_size - len(missing)} of {world_size} processes came within {seconds:g} seconds "
+        f"(dist.rendezvous_timeout_seconds); missing: rank {ranks}"
+    )
+
+
+def _shown_refusal(rank: int, facts: Facts) -> tuple[str, str]:
+    assert facts.refusal is not None
+    name, message = facts.refusal
+    return name, f"{message} [rank {rank} on {facts.host}]"
+
+
+def _difference(everyone: Sequence[Facts]) -> str | None:
+    first = everyone[0]
+    for rank, facts in enumerate(everyone):
+        if facts.config != first.config:
+            assert facts.config is not None and first.config is not None, "a process without a config was refused"
+            keys = [
+                key
+                for key in {**first.config, **facts.config}
+                if key not in _MAY_DIFFER and facts.config.get(key) != first.config.get(key)
+            ]
+            shown = [f"{key} = {facts.config.get(key)} there, {first.config.get(key)} here" for key in keys]
+            if shown:
+                more = f", and {len(shown) - _SHOWN_DIFFERENCES} more" if len(shown) > _SHOWN_DIFFERENCES else ""
+                return (
+                    f"rank {rank} on {facts.host} was started with another config than rank 0 on {first.host}: "
+                    f"{'; '.join(shown[:_SHOWN_DIFFERENCES])}{more}. Start all with the same command"
+                )
+        if facts.data != first.data:
+            return (
+                f"rank {rank} on {facts.host} sees another data set than rank 0 on {first.host} (classes, numbers of "
+                "images or labels differ); give both the same files"
+            )
+    return None
+
+
+def _seats(everyone: Sequence[Facts]) -> list[Seat]:
+    on_host = Counter(facts.host for facts in everyone)
+    seen: Counter[str] = Counter()
+    seats = []
+    for facts in everyone:
+        cores = set(facts.cores)
+        num_sharing = sum(other.host == facts.host and not cores.isdisjoint(other.cores) for other in everyone)
+        seats.append(
+            Seat(
+                local_rank=seen[facts.host],
+                local_world_size=on_host[facts.host],
+                num_sharing_cores=num_sharing,
+            )
+        )
+        seen[facts.host] += 1
+    return seats
+
+
+def form_group(
+    store: Store, rank: int, world_size: int, *, backend: str, device: torch.device, seconds: float
+) -> ProcessGroup:
+    """Let the processes exchange tensors; every process must call it.
+
+    Args:
+        store: where they have met.
+        rank: of this process.
+        world_size: number of processes.
+        backend: nccl or gloo.
+        device: of this process.
+        seconds: longest wait in one exchange.
+
+    Returns:
+        A second group, of gloo, for small messages between the CPUs.
+    """
+    timeout = timedelta(seconds=seconds)
+    torch.distributed.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        device_id=device if backend == "nccl" else None,
+    )
+    group = torch.distributed.new_group(backend="gloo", timeout=timeout)
+    assert isinstance(group, ProcessGroup), "every process is a member"
+    return group
+
+
+def _digest(splits: Splits) -> str:
+    digest = hashlib.sha256(json.dumps(splits.classes).encode())
+    for source in (splits.train, splits.val):
+        digest.update(str(len(source)).encode())
+        digest.update(source.labels.tobytes())
+    return digest.hexdigest()
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def seated(seat: Seat, local_rank: int | None) -> Seat:
+    """The seat with the local rank that the starter has given, where it has given one."""
+    return seat if local_rank is None else replace(seat, local_rank=local_rank)

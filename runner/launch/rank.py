@@ -1,0 +1,194 @@
+"""The life of one process among many: meet, agree on the run folder, train, and say how it ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.distributed
+
+from runner import run_folder
+from runner.attempt import Attempt
+from runner.console import LOGGER
+from runner.device import choose_device
+from runner.dist import DistContext
+from runner.errors import DeviceError, StalledError, StoppedOnRequest
+from runner.launch.failure import correct_record, record_failure
+from runner.launch.group import check_in, facts_of, form_group, meet, seated
+from runner.launch.output import output_to
+from runner.launch.watch import Watch
+from runner.preflight import Ready
+from runner.schema import Config
+from runner.stop import StopRequest
+from runner.train import RunResult, train
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What all processes of a machine are given."""
+
+    ready: Ready
+    attempt: Attempt
+    folder: Path | None
+    """The run folder, where it was made before the processes; else rank 0 makes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """What a process knows of itself before it has met the others."""
+
+    rank: int
+    world_size: int
+    local_rank: int | None
+    """None where its starter does not say."""
+    url: str
+    """Where the processes meet."""
+    stop: StopRequest
+    on_folder: Callable[[Path], None]
+    """Called with the folder that holds the logs of this machine."""
+    on_failure: Callable[[], None]
+    """Called when this process is about to end by itself because it stalls."""
+
+
+def live(task: Task, life: Life) -> RunResult:
+    """Train as one of many processes.
+
+    Raises:
+        StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1 to any process, with everything saved.
+        RunnerError: the named error that ended the run.
+    """
+    dist = _join(task, life)
+    run_dir = _agree_on_folder(task, life, dist)
+    log = run_folder.RunFolder(run_dir).log_file(life.rank)
+    watch = Watch(
+        parent=os.getppid(),
+        stall_seconds=task.ready.config.dist.stall_timeout_seconds,
+        on_stall=lambda silence: _end_stalled(life, log, silence),
+    )
+    dist = replace(dist, beat=watch.beat)
+    with ExitStack() as stack:
+        stack.enter_context(output_to(log, shows_messages=dist.is_main))
+        stack.enter_context(watch.watching())
+        if dist.mode == "adopted":
+            LOGGER.info("launch      %s (%s)", dist.mode, task.ready.plan.reason)
+        _share_cores(dist)
+        result = _train_and_tell(task, life, dist, run_dir, log)
+    torch.distributed.destroy_process_group()
+    return result
+
+
+def _join(task: Task, life: Life) -> DistContext:
+    """Meet the others and form the group with them."""
+    config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
+    store = meet(life.url, life.rank, life.world_size, seconds)
+    facts = facts_of(config, task.ready.splits)
+    seat = seated(check_in(store, life.rank, life.world_size, facts, seconds), life.local_rank)
+    device = _device(config, seat.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    control = form_group(
+        store,
+        life.rank,
+        life.world_size,
+        backend=_backend(config, device),
+        device=device,
+        seconds=config.dist.timeout_seconds,
+    )
+    return DistContext(
+        rank=life.rank,
+        local_rank=seat.local_rank,
+        world_size=life.world_size,
+        num_sharing_cores=seat.num_sharing_cores,
+        device=device,
+        mode=task.ready.plan.mode,
+        control=control,
+    )
+
+
+def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, log: Path) -> RunResult:
+    """Train, and leave word of a failure where the launcher and the other machines look for it."""
+    try:
+        return train(
+            task.ready.config,
+            run_dir,
+            task.ready.splits,
+            _attempt(task, run_dir, dist),
+            dist=dist,
+            stop=life.stop,
+        )
+    except StoppedOnRequest:
+        raise
+    except Exception as error:
+        record = record_failure(life.rank, error, log)
+        record.write(log.parent)
+        if dist.is_main and record.is_echo:
+            correct_record(run_dir, {"name": record.name, "message": record.message, "rank": life.rank})
+        raise
+
+
+def _attempt(task: Task, run_dir: Path, dist: DistContext) -> Attempt:
+    """A group that the agent has started again goes on where the one before it was."""
+    has_begun = dist.is_main and (run_dir / "run.json").is_file()
+    return replace(task.attempt, is_resumed=True) if dist.share_object(has_begun) else task.attempt
+
+
+def _device(config: Config, local_rank: int) -> torch.device:
+    """The device of this process. Where SLURM shows each process only its own GPU, that has number 0."""
+    num_gpus = torch.cuda.device_count()
+    device = choose_device(config.trainer, local_rank % num_gpus if num_gpus else 0)
+    if device.type == "cpu" and config.dist.sync_batchnorm:
+        raise DeviceError("dist.sync_batchnorm = true: PyTorch has it for CUDA only, and this run uses the CPU")
+    return device
+
+
+def _backend(config: Config, device: torch.device) -> str:
+    if config.dist.backend != "auto":
+        return config.dist.backend
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _share_cores(dist: DistContext) -> None:
+    """Divide the cores among the processes of this machine, unless the user has said how many threads to use."""
+    if "OMP_NUM_THREADS" in os.environ:
+        LOGGER.info("threads     %d per process (OMP_NUM_THREADS)", torch.get_num_threads())
+        return
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Hyperthreads compute no faster together: torch's own choice for one process counts cores.
+    num_threads = max(1, min(num_cores, torch.get_num_threads()) // dist.num_sharing_cores)
+    torch.set_num_threads(num_threads)
+    LOGGER.info("threads     %d per process, of %d cores for %d", num_threads, num_cores, dist.num_sharing_cores)
+
+
+def _agree_on_folder(task: Task, life: Life, dist: DistContext) -> Path:
+    """Rank 0 makes the run folder and tells its path; elsewhere, without a shared file system, one for logs is made."""
+    output_dir = Path(task.ready.config.output_dir)
+    made = Path()
+    if dist.is_main:
+        made = task.folder or run_folder.make_new(output_dir)
+        (made / "logs").mkdir(exist_ok=True)
+    told, host = dist.share_object((str(made.resolve()), socket.gethostname()))
+    folder = Path(told)
+    if not (folder / "logs").is_dir():
+        folder = output_dir.resolve() / Path(*folder.parts[-2:])
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        LOGGER.info("run folder  %s on %s; on this machine only logs, in %s", told, host, folder / "logs")
+    life.on_folder(folder)
+    return folder
+
+
+def _end_stalled(life: Life, log: Path, silence: float) -> None:
+    error = StalledError(
+        f"rank {life.rank} on {socket.gethostname()} made no step for {silence:.0f} seconds "
+        f"(dist.stall_timeout_seconds): it, or another process that it waits for, hangs; its stacks are in {log}"
+    )
+    record = record_failure(life.rank, error, log)
+    LOGGER.error("%s", error)
+    record.write(log.parent)
+    life.on_failure()
+    if life.rank == 0:
+        correct_record(log.parents[1], {"name": record.name, "message": record.message, "rank": life.rank})
