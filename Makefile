@@ -25,7 +25,7 @@ test: $(READY) ## Run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 test-kill: $(READY) ## Kill and resume runs 100 times (about 20 minutes)
-	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_resume.py
+	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """A run that is killed, again and again, and resumed ends where an unkilled one would have: the same bits and records.
 
-`RUNNER_KILLS=100 pytest tests/integration/test_resume.py` (or `make test-kill`) kills more often than `make test` does.
+`RUNNER_KILLS=100 pytest tests/integration/test_kill.py` (or `make test-kill`) kills more often than `make test` does.
 """
 
 from __future__ import annotations
