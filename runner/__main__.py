@@ -7,15 +7,13 @@ import sys
 import traceback
 
 from runner import console, front_door
-from runner.errors import EXIT_FAILURE, RunnerError, StoppedOnRequest
+from runner.errors import EXIT_FAILURE, RunnerError
 
 
 def main() -> int:
     """Carry out the command line of this process and return its exit code."""
     try:
         return front_door.run(sys.argv[1:])
-    except StoppedOnRequest as request:
-        return request.exit_code
     except RunnerError as error:
         console.show_error(error)
         return error.exit_code

@@ -7,6 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from runner.errors import StoppedOnRequest
+
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 
 
@@ -28,6 +30,15 @@ class StopRequest:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def refuse_to_begin(self) -> None:
+        """Heed a request that came before there was anything to save.
+
+        Raises:
+            StoppedOnRequest: when there was one.
+        """
+        if self.received is not None:
+            raise StoppedOnRequest(f"stopped on {self.received} before training began; there was nothing to save")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:

@@ -29,13 +29,14 @@ from runner.device import (
     set_determinism,
 )
 from runner.dist import DistContext, single_process
-from runner.errors import OutputError, RunnerError, StoppedOnRequest
+from runner.errors import DeviceError, OutputError, RunnerError, StoppedOnRequest
 from runner.package import write_package
 from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.stop import StopRequest
 from runner.summary import conclude, introduce
 from runner.tensorboard import TensorBoardLog
+from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
 from runner.trainer.recorder import Recorder, summary_of
 from runner.trainer.state import check_belongs, restore, share_checkpoint
@@ -157,7 +158,7 @@ def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None)
 def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None) -> RunResult:
     trainer = assembled.trainer
     started = time.perf_counter()
-    trainer.fit()
+    _fit(trainer)
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
     if recorder is not None:
@@ -166,6 +167,20 @@ def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Reco
         folder.end("completed")
         conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
     return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+
+
+def _fit(trainer: Trainer) -> None:
+    try:
+        trainer.fit()
+    except RuntimeError as error:  # torch.OutOfMemoryError is one
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+            raise
+        batch_size = trainer.config.data.batch_size
+        raise DeviceError(
+            f"out of memory on {trainer.dist.device} with data.batch_size = {batch_size}; try "
+            f"data.batch_size={max(1, batch_size // 2)} with trainer.accumulate_steps="
+            f"{2 * trainer.config.trainer.accumulate_steps}, which is nearly the same, or smaller images: {error}"
+        ) from error
 
 
 def _open(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, attempt: Attempt) -> None:
@@ -200,7 +215,7 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
     try:
         yield
     except StoppedOnRequest as error:
-        LOGGER.warning("%s", error)
+        LOGGER.warning("%s", error, extra=FILE_ONLY)
         if dist.is_main:
             folder.end("stopped")
         raise

@@ -11,7 +11,14 @@ CPU = torch.device("cpu")
 
 def config(**changes):
     values = {"epochs": 1, "max_steps": None, "patience": None, "monitor": "val_top1", "print_every": 1}
-    values |= {"checkpoint_every": None, "keep": 1, "device": "auto", "precision": "auto", "compile": False}
+    values |= {
+        "checkpoint_every": None,
+        "checkpoint_minutes": None,
+        "keep": 1,
+        "device": "auto",
+        "precision": "auto",
+        "compile": False,
+    }
     values |= {"deterministic": False, "accumulate_steps": 1, "clip_norm": None, "label_smoothing": 0.0}
     return TrainerConfig(**{**values, "ema_decay": None, "freeze_backbone_epochs": 0, **changes})
 

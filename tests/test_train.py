@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import runner
 from runner.checkpoint import CheckpointStore
-from runner.errors import CheckpointError, NonFiniteLossError
+from runner.errors import CheckpointError, DeviceError, NonFiniteLossError
 from runner.files import sha256_of
 from runner.keyed_random import key
 from runner.model import build_architecture
@@ -293,3 +293,20 @@ def test_checkpoints_within_an_epoch(tiny):
     assert store.names() == ["0000-00000002", "0000-00000004", "0001-00000005"]
     state = store.load("0000-00000002").state
     assert (state["progress"]["epoch"], state["progress"]["position"], state["meter"]["count"]) == (0, 16, 16)
+
+
+def test_checkpoints_by_the_clock(tiny):
+    result = runner.fit(
+        runner.load_config(tiny("trainer.checkpoint_minutes=1e-9", "trainer.keep=9", "trainer.epochs=1"))
+    )
+    store = CheckpointStore(result.run_dir / "checkpoints", keep=9)
+    assert store.names() == [f"0000-{step:08d}" for step in range(5)] + ["0001-00000005"]
+
+
+def test_out_of_memory_says_what_to_try(tiny, monkeypatch):
+    def too_much(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("runner.trainer.loop.Trainer._backward", too_much)
+    with pytest.raises(DeviceError, match=r"data\.batch_size=4 with trainer\.accumulate_steps=2"):
+        runner.fit(runner.load_config(tiny()))

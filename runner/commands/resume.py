@@ -14,6 +14,7 @@ from runner.saved import load_saved
 from runner.schema import Config
 from runner.schema.calls import ResumeCall
 from runner.schema.resume import changes, judge_changes
+from runner.stop import StopRequest
 
 # Keys that may give a completed run something more to do.
 _LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
@@ -27,6 +28,11 @@ def run(argv: list[str]) -> int:
         ConfigError: when what was typed is wrong, or changes the meaning of the run.
         OutputError: when another process is working on the run.
     """
+    with StopRequest() as stop:
+        return _resume(argv, stop)
+
+
+def _resume(argv: list[str], stop: StopRequest) -> int:
     call, overrides = read_call("resume", ResumeCall, argv)
     run_dir = Path(call.run).expanduser().resolve()
     record = read_record(run_dir)
@@ -44,7 +50,7 @@ def run(argv: list[str]) -> int:
         notes=tuple(notes),
         may_change_data="data" in call.resume.allow,
     )
-    launch(ready, attempt, folder=run_dir)
+    launch(ready, attempt, folder=run_dir, stop=stop)
     return EXIT_DONE
 
 

@@ -12,6 +12,7 @@ from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
 from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, StoppedOnRequest
 from runner.launch.environment import Place, adopted_place
+from runner.stop import StopRequest
 
 if TYPE_CHECKING:
     from runner.preflight import Ready
@@ -30,12 +31,12 @@ def run(argv: list[str]) -> int:
             "whole sweep. Start the sweep outside, python -m runner -m dist.procs_per_node=N …, which starts the "
             "processes of each job itself; or start one job here"
         )
-    with _refusals_told(place) as passed:
+    with StopRequest() as stop, _refusals_told(place) as passed:
 
         def train_passed(job: Job) -> float:
             ready = _ready_or_gone(job)
             passed.set()
-            return train_job(ready, job)
+            return train_job(ready, job, stop)
 
         compose_jobs(argv, "train", train_passed)
     return EXIT_DONE
@@ -59,12 +60,12 @@ def _refusals_told(place: Place | None) -> Iterator[Event]:
         raise
 
 
-def train_job(ready: Ready, job: Job) -> float:
+def train_job(ready: Ready, job: Job, stop: StopRequest) -> float:
     """Train one job and return the best value of the monitored metric, which Hydra hands to the sweeper."""
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     try:
-        return launch(ready, Attempt(overrides=job.overrides), folder=job.folder).best.value
+        return launch(ready, Attempt(overrides=job.overrides), folder=job.folder, stop=stop).best.value
     except StoppedOnRequest:
         if job.folder is None:
             raise

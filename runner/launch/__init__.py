@@ -14,29 +14,33 @@ from runner.console import LOGGER
 if TYPE_CHECKING:
     from runner.attempt import Attempt
     from runner.preflight import Ready
+    from runner.stop import StopRequest
     from runner.train import RunResult
 
 
-def launch(ready: Ready, attempt: Attempt, *, folder: Path | None = None) -> RunResult:
+def launch(ready: Ready, attempt: Attempt, *, folder: Path | None = None, stop: StopRequest | None = None) -> RunResult:
     """Train in the mode that the plan has chosen; of many processes, each returns the same.
 
     Args:
         ready: what passed the preflight.
         attempt: how it was asked for.
         folder: the folder of this run: empty, or to go on in; by default a new one is made under output_dir.
+        stop: tells that a stop is wanted; by default signals do from the beginning of training on.
 
     Raises:
         StoppedOnRequest: after a request to stop, with everything saved.
         RunnerError: the named error that ended the run, whichever process met it.
     """
     plan = ready.plan
+    if stop is not None:
+        stop.refuse_to_begin()
     match plan.mode:
         case "inline":
             from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
 
             LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
             run_dir = folder or run_folder.make_new(Path(ready.config.output_dir))
-            return train(ready.config, run_dir, ready.splits, attempt)
+            return train(ready.config, run_dir, ready.splits, attempt, stop=stop)
         case "elastic":
             from runner.launch.elastic import launch_elastic  # noqa: PLC0415
 

@@ -20,6 +20,7 @@ _HARMLESS = (
     "data.workers",
     "trainer.print_every",
     "trainer.checkpoint_every",
+    "trainer.checkpoint_minutes",
     "trainer.keep",
     "trainer.patience",
     "trainer.max_steps",

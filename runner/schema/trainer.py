@@ -25,6 +25,8 @@ class TrainerConfig(Section):
     """Steps between two progress reports."""
     checkpoint_every: Annotated[int, Field(ge=1)] | None
     """Steps between two checkpoints within an epoch (null = only at the end of each epoch)."""
+    checkpoint_minutes: Annotated[float, Field(gt=0)] | None
+    """Minutes between two checkpoints within an epoch (null = off); besides checkpoint_every."""
     keep: Annotated[int, Field(ge=1)]
     """Number of newest checkpoints that are kept, besides the best."""
     device: Literal["auto", "cpu", "cuda", "mps"]

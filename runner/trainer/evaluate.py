@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,7 @@ def evaluate(
     dist: DistContext,
     precision: Precision,
     memory_format: torch.memory_format,
+    before_batch: Callable[[], None],
 ) -> Evaluation:
     """Evaluate a model on a split, each image exactly once over all processes.
 
@@ -59,13 +61,19 @@ def evaluate(
         dist: the group of processes; every one of them must call this.
         precision: number format of the forward pass.
         memory_format: layout of the images, that of the module's weights.
+        before_batch: called by all processes equally often; may raise to end the evaluation.
     """
     module.eval()
     device = dist.device
     counts = torch.zeros(3, dtype=torch.int64, device=device)
     losses = torch.zeros(batches.num_batches, dtype=_loss_dtype(device), device=device)
-    for number, batch in batches:
+    own = iter(batches)
+    for _ in range(-(-batches.num_batches // dist.world_size)):
         dist.beat()
+        before_batch()
+        number, batch = next(own, (None, None))
+        if batch is None:
+            continue  # the others have one batch more
         labels = batch.labels.to(device, non_blocking=True)
         images = batch.images.to(device, non_blocking=True, memory_format=memory_format)
         with precision.autocast(device.type):

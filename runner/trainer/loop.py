@@ -75,12 +75,13 @@ class Trainer:
         self.data_fingerprint = data_fingerprint
         self.writer = writer
         self.stop = stop
-        self.stop_vote = Vote(dist)
+        self.requests = Vote(dist)
         self.recorder = recorder
         self.progress = Progress()
         self.meter = Meter(dist.device)
         self.learning_rate = 0.0
         self.peak = peak_learning_rate(config.optimizer, dist.world_size)
+        self.saved_at = time.monotonic()
         self.saved_name: str | None = None  # the newest checkpoint, of exactly the present state
 
     @property
@@ -127,7 +128,7 @@ class Trainer:
         self._replicate(is_frozen)
         reported, reported_at = self.meter.read(), time.perf_counter()
         while not plan.is_over(progress.position) and not self._has_all_steps():
-            self._check_stop()
+            self._heed_requests(may_save=True)
             started = time.perf_counter()
             self._optimizer_step(stream)
             self.meter.train_seconds += time.perf_counter() - started
@@ -276,6 +277,7 @@ class Trainer:
             dist=self.dist,
             precision=self.precision,
             memory_format=self.memory_format,
+            before_batch=lambda: self._heed_requests(may_save=False),
         )
         if not -float("inf") < result.loss < float("inf"):
             raise NonFiniteLossError(
@@ -316,8 +318,13 @@ class Trainer:
 
     # Checkpoints ---------------------------------------------------------------------------------------------
 
-    def _check_stop(self) -> None:
-        received = self.stop_vote.cast(signal.Signals[self.stop.received].value if self.stop.received else 0)
+    def _heed_requests(self, *, may_save: bool) -> None:
+        """Stop, or save after trainer.checkpoint_minutes, if any process asks for it: all hear of it at once."""
+        minutes = self.config.trainer.checkpoint_minutes
+        is_due = minutes is not None and time.monotonic() - self.saved_at >= minutes * 60
+        signal_number = signal.Signals[self.stop.received].value if self.stop.received else 0
+        # One number for both questions, of which the largest counts: a stop saves as well.
+        received, wants_save = divmod(self.requests.cast(2 * signal_number + (is_due and self.dist.is_main)), 2)
         if received:
             self._save()
             self.writer.wait()
@@ -325,6 +332,8 @@ class Trainer:
                 f"stopped on {signal.Signals(received).name} at epoch {self.progress.epoch + 1}, "
                 f"step {self.progress.step}; everything is saved"
             )
+        if wants_save and may_save:
+            self._save()
 
     def _save(self) -> None:
         """Save a checkpoint; never one of weights that a bad loss has spoilt. Every process must call it."""
@@ -332,6 +341,7 @@ class Trainer:
         progress = self.progress
         name = checkpoint_name(progress.epoch, progress.step)
         state = state_of(self)
+        self.saved_at = time.monotonic()
         if not self.dist.is_main or name == self.saved_name:
             return
         is_best = progress.best is not None and progress.best.checkpoint == name

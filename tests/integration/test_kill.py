@@ -171,6 +171,29 @@ def compare(folder: Path, unkilled: dict) -> None:
     assert not list((run_dir / "checkpoints").glob(".*")), "nothing half-written is left"
 
 
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_stop_on_request_loses_nothing(photos, unkilled, tmp_path, phase):
+    """SIGTERM to the whole group, loader processes included, as SLURM and Kubernetes send it."""
+    process = start(command(photos, 2), tmp_path)
+    if phase == "start-up":
+        time.sleep(1.5)  # handlers stand long before, and torch is still being imported
+    else:
+        while process.poll() is None and phase_of(tmp_path) != phase:
+            time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=60) == 75, (tmp_path / "stdout").read_text()
+    run_dir = run_dir_in(tmp_path)
+    if run_dir is None:
+        assert "before training began" in (tmp_path / "stdout").read_text()
+        return
+    assert json.loads((run_dir / "run.json").read_text())["status"] == "stopped"
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    argv = [sys.executable, "-m", "runner", "resume", f"run={run_dir}"]
+    assert start(argv, tmp_path).wait(timeout=200) == 0, (tmp_path / "stdout").read_text()
+    compare(tmp_path, unkilled)
+
+
 def test_a_live_run_is_not_resumed(photos, tmp_path, run_cli):
     process = start([*command(photos, 0), "trainer.epochs=10000", "trainer.patience=null"], tmp_path)
     while phase_of(tmp_path) == "start-up":
