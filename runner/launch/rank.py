@@ -112,7 +112,7 @@ def live(task: Task, life: Life) -> RunResult:
             record = record_failure(life.rank, error, log)
             record.write(log.parent)
             if dist.is_main and record.is_echo:
-                correct_record(run_dir, {"name": record.name, "message": record.message, "rank": life.rank})
+                correct_record(run_dir, record)
             raise
     torch.distributed.destroy_process_group()
     return result
@@ -173,4 +173,4 @@ def _end_stalled(life: Life, log: Path, silence: float) -> None:
     record.write(log.parent)
     life.on_failure()
     if life.rank == 0:
-        correct_record(log.parents[1], {"name": record.name, "message": record.message, "rank": life.rank})
+        correct_record(log.parents[1], record)
