@@ -11,6 +11,7 @@ import errno
 import json
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -135,9 +136,7 @@ def _open_store(host: str, port: int, *, is_host: bool, deadline: float, config:
     while True:
         try:
             # On the host too: several launchers of one run may share it, as on a workstation that plays a cluster.
-            timeout = timedelta(seconds=_TRY_SECONDS)
-            store = TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
-            store.set_timeout(timedelta(seconds=_READ_SECONDS))
+            return _connected(host, port), False
         except (DistError, RuntimeError) as error:
             if is_host:
                 raise LaunchError(
@@ -150,8 +149,32 @@ def _open_store(host: str, port: int, *, is_host: bool, deadline: float, config:
                     "(dist.rendezvous_timeout_seconds); is the run started on that machine too, and is the port open?"
                 ) from error
             time.sleep(_POLL_SECONDS)
-        else:
-            return store, False
+
+
+def _connected(host: str, port: int) -> Store:
+    """A client of the store.
+
+    Raises:
+        RuntimeError: when nothing, or something else, answers there.
+    """
+    stores: list[Store] = []
+    errors: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            timeout = timedelta(seconds=_TRY_SECONDS)
+            stores.append(TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False))
+        except (DistError, RuntimeError) as error:
+            errors.append(error)
+
+    # On a thread, since it waits forever for the answer of a program that accepts connections but says nothing.
+    thread = threading.Thread(target=connect, name="connect", daemon=True)
+    thread.start()
+    thread.join(2 * _TRY_SECONDS)
+    if not stores:
+        raise errors[0] if errors else RuntimeError("what listens there does not answer")
+    stores[0].set_timeout(timedelta(seconds=_READ_SECONDS))
+    return stores[0]
 
 
 def _is_in_use(port: int) -> bool:
@@ -172,11 +195,13 @@ def _compare(store: Store, config: Config, plan: LaunchPlan, *, own: str | None,
     store.compare_set("runner/run", "", secrets.token_hex(8))
     wanted = {"nodes": plan.num_nodes, "host": socket.gethostname()}
     first = json.loads(store.compare_set("runner/first", "", json.dumps(wanted)))
-    number = store.add("runner/machines", 1)
-    store.set(f"runner/machine/{number}", own or "")
     if first["nodes"] != plan.num_nodes:
         message = f"{first['host']} has dist.nodes = {first['nodes']}, but {wanted['host']} has {plan.num_nodes}"
         store.set("runner/refused", message)
+    # Only now: whoever sees that all are there also sees what they said.
+    number = store.add("runner/number", 1)
+    store.set(f"runner/machine/{number}", own or "")
+    store.add("runner/machines", 1)
     while not store.check(["runner/refused"]) and store.add("runner/machines", 0) < plan.num_nodes:
         if time.monotonic() > deadline:
             raise LaunchError(
