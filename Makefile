@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint type check format docs bench wheel constraints clean
+.PHONY: help run test test-cluster lint type check format docs bench wheel constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ run: $(READY) ## Train a ResNet-18 on real scans of digits; ARGS="model=resnet34
 
 test: $(READY) ## Run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+test-cluster: $(READY) ## Run the tests of several machines and schedulers, which take minutes and need root
+	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .

@@ -87,7 +87,10 @@ def meet_machines(config: Config, plan: LaunchPlan) -> Machines:
         )
     deadline = time.monotonic() + dist.rendezvous_timeout_seconds
     store, is_server = _open_store(host, port, is_host=is_host, deadline=deadline, config=config)
-    address = _compare(store, config, plan, own=_own_address(host, port, is_host=is_host), deadline=deadline)
+    try:
+        address = _compare(store, config, plan, own=_own_address(host, port, is_host=is_host), deadline=deadline)
+    except DistError as error:
+        raise LaunchError(f"lost contact with {host}:{port}: the run has ended there, whose output says why") from error
     options: dict[str, Any] = {"is_host": is_server, "read_timeout": _READ_SECONDS}
     if dist.node_rank is not None:
         options = {"rank": dist.node_rank}
@@ -214,10 +217,10 @@ def _compare(store: Store, config: Config, plan: LaunchPlan, *, own: str | None,
             "runner/refused", f"dist.nodes = {plan.num_nodes}, but more machines came: an earlier run still lives?"
         )
     if store.check(["runner/refused"]):
-        _stay_until_read(store)
-        raise LaunchError(
-            f"the machines disagree: {store.get('runner/refused').decode()}; start all with the same command"
-        )
+        reason = store.get("runner/refused").decode()
+        with contextlib.suppress(DistError):  # The machine that serves the store has seen that all have read, and left.
+            _stay_until_read(store)
+        raise LaunchError(f"the machines disagree: {reason}; start all with the same command")
     return own or _address_towards(_any_other_address(store, plan.num_nodes, number))
 
 
@@ -225,7 +228,8 @@ def _stay_until_read(store: Store) -> None:
     """The store lives in one of the launchers, which must not leave before the others have read why."""
     store.add("runner/readers", 1)
     deadline = time.monotonic() + _TRY_SECONDS
-    while store.add("runner/readers", 0) < store.add("runner/machines", 0) and time.monotonic() < deadline:
+    # A disagreement has two sides, of which one may not be counted yet.
+    while store.add("runner/readers", 0) < max(2, store.add("runner/machines", 0)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 

@@ -57,8 +57,9 @@ def test_ranks_of_one_job_meet_at_the_same_port_and_jobs_at_different_ones():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "host"), [("n1", "n1"), ("n[1-2]", "n1"), ("gpu[001-004,7],m1", "gpu001"), ("a,b", "a"), ("r1c[3]n[07]", "r1c3n07")]
-)  # fmt: skip
+    ("nodes", "host"),
+    [("n1", "n1"), ("n[1-2]", "n1"), ("gpu[001-004,7],m1", "gpu001"), ("a,b", "a"), ("r1c[3]n[07]", "r1c3n07")],
+)
 def test_first_host_of_slurms_notation(nodes, host):
     assert first_host(nodes) == host
 
