@@ -65,14 +65,14 @@ def start_on(tmp_path):
             "runner",
         ]
         given = [f"output_dir={tmp_path}/outputs", "dist.nodes=2", "dist.rendezvous=nodeA:29400"]
-        out = (tmp_path / f"{node}.txt").open("w")
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", f"n{node}", *line, *TINY, *given, *overrides],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+        with (tmp_path / f"{node}.txt").open("w") as out:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", f"n{node}", *line, *TINY, *given, *overrides],
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
         started.append(process)
         return process
 
