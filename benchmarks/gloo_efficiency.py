@@ -1,9 +1,9 @@
-"""What the exchange of gradients costs: two ranks of one thread against two runs of one thread that know nothing of each
-other, on the same two cores.
+"""What the exchange of gradients costs: two ranks of one thread against two runs of one thread that know nothing of
+each other, on the same two cores.
 
     python benchmarks/gloo_efficiency.py [--rounds 3]
 
-Interleaved; medians of the images/s that the runs themselves record for their second epoch, in which everything is warm.
+Interleaved; medians of the images/s that the runs themselves record for their second epoch, when everything is warm.
 The cost of the cores getting in each other's way is on both sides, so that the ratio is the exchange alone.
 """
 
