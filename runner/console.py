@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TextIO
 
@@ -18,6 +19,7 @@ from runner.errors import RunnerError
 LOGGER = logging.getLogger("runner")
 # For `extra=`: keeps a record out of the terminal, such as a traceback of what is also shown as a message.
 FILE_ONLY = {"is_file_only": True}
+_MAX_KEPT_MESSAGES = 10_000
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -85,6 +87,30 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         LOGGER.removeHandler(handler)
         LOGGER.setLevel(level)
+        handler.close()
+
+
+@contextmanager
+def log_kept() -> Iterator[Callable[[Path], None]]:
+    """Keep all messages of the runner until a file for them is known.
+
+    Yields:
+        Writes to this file what was kept.
+    """
+    handler = MemoryHandler(_MAX_KEPT_MESSAGES, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
+
+    def write(path: Path) -> None:
+        file = logging.FileHandler(path, encoding="utf-8")
+        file.setFormatter(logging.Formatter(_FILE_FORMAT))
+        handler.setTarget(file)
+        handler.flush()
+        file.close()
+
+    LOGGER.addHandler(handler)
+    try:
+        yield write
+    finally:
+        LOGGER.removeHandler(handler)
         handler.close()
 
 

@@ -38,6 +38,7 @@ from runner.train import RunResult
 _LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
 # After a failure the others are asked to end, and must be gone within 10 seconds.
 _SECONDS_TO_END = 5.0
+_SECONDS_TO_GIVE_UP = 3.0
 _TICK_SECONDS = 0.2
 # Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
 _ECHO_SECONDS = 2.0
@@ -80,13 +81,13 @@ def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunRe
         stack.enter_context(machines)
         if plan.num_nodes == 1:
             folder = folder or run_folder.make_new(Path(config.output_dir))
-        stack.enter_context(_log(folder))
+        stack.enter_context(_log(folder, board))
         LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
         task = Task(ready=ready, attempt=attempt, folder=folder)
         records = Path(tempfile.mkdtemp(prefix="runner-"))
         stack.callback(shutil.rmtree, records, ignore_errors=True)
         assignment = _Assignment(task=task, board=board, records=records, is_shown=console.is_set_up())
-        stack.enter_context(_survivors_ended(board))
+        stack.enter_context(_survivors_ended(assignment))
         try:
             outcomes = elastic_launch(_agent_config(ready, machines), run_rank)(assignment)
         except ChildFailedError as error:
@@ -119,13 +120,21 @@ def _agent_config(ready: Ready, machines: Machines) -> LaunchConfig:
 
 
 @contextmanager
-def _log(folder: Path | None) -> Iterator[None]:
-    """Keep the launcher's messages, and only there those of the elastic agent, in logs/launcher.log."""
+def _log(folder: Path | None, board: Board) -> Iterator[None]:
+    """Keep the launcher's messages, and only there those of the elastic agent, in the run folder.
+
+    Of several machines each has a file of its own, which is written once the processes have agreed on the folder.
+    """
     with ExitStack() as stack:
         if folder is not None:
             (folder / "logs").mkdir(exist_ok=True)
             stack.enter_context(console.log_to_file(folder / "logs" / "launcher.log"))
-        files = [handler for handler in LOGGER.handlers if isinstance(handler, logging.FileHandler)]
+        else:
+            kept = stack.enter_context(console.log_kept())
+            stack.callback(
+                lambda: board.folder and kept(board.folder / "logs" / f"launcher_{socket.gethostname()}.log")
+            )
+        files = [handler for handler in LOGGER.handlers if not isinstance(handler, console.ConsoleHandler)]
         for agent in map(logging.getLogger, _LOGGERS_OF_THE_AGENT):
             stack.callback(vars(agent).update, handlers=agent.handlers, propagate=agent.propagate)
             agent.handlers, agent.propagate = [*files, logging.NullHandler()], False
@@ -133,15 +142,22 @@ def _log(folder: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _survivors_ended(board: Board) -> Iterator[None]:
-    """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM."""
-    is_over = threading.Event()
+def _survivors_ended(assignment: _Assignment) -> Iterator[None]:
+    """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM.
+
+    The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
+    """
+    board, is_over = assignment.board, threading.Event()
+    dist = assignment.task.ready.config.dist
+    seconds_to_give_up = _SECONDS_TO_GIVE_UP + (dist.rendezvous_timeout_seconds if dist.max_restarts else 0)
 
     def watch() -> None:
         while not is_over.wait(_TICK_SECONDS):
             if board.has_failed and not is_over.wait(_SECONDS_TO_END):
                 for local_rank, pid in enumerate(board.pids):
                     _kill_child(pid, local_rank)
+                if not is_over.wait(seconds_to_give_up) and board.has_failed:
+                    _give_up(assignment)
 
     thread = threading.Thread(target=watch, name="survivors", daemon=True)
     thread.start()
@@ -182,10 +198,24 @@ def _explained(error: ChildFailedError, assignment: _Assignment) -> RunnerError:
         record = _without_words(rank, failure, folder)
     if record is None:
         record = _without_words(rank, failure, folder)
-    if folder is not None and folder == (assignment.task.folder or folder):
-        correct_record(folder, {"name": record.name, "message": record.message, "rank": record.rank})
+    return _told(record, folder)
+
+
+def _told(record: FailureRecord, folder: Path | None) -> RunnerError:
+    if folder is not None:
+        correct_record(folder, record)
     show(record)
     return record.as_error()
+
+
+def _give_up(assignment: _Assignment) -> None:
+    """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
+    record = first_failure([assignment.records])
+    if record is not None:
+        error = _told(record, assignment.board.folder)
+        console.show_error(error)
+        shutil.rmtree(assignment.records, ignore_errors=True)
+        os._exit(error.exit_code)
 
 
 def _without_words(rank: int, failure: ProcessFailure, folder: Path | None) -> FailureRecord:

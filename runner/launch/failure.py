@@ -98,14 +98,20 @@ def first_failure(folders: Iterable[Path]) -> FailureRecord | None:
     return min(records, key=lambda record: (record.is_echo, record.moment), default=None)
 
 
-def correct_record(run_dir: Path, error: dict[str, object]) -> None:
-    """Let run.json name the failure that ended the run; rank 0 may only have met its echo, or been killed."""
+def correct_record(run_dir: Path, failure: FailureRecord) -> None:
+    """Let run.json name the failure that ended the run; rank 0 may only have met its echo, or been killed.
+
+    Of several machines that share the folder, the first one to know the cause says it.
+    """
     if not (run_dir / "run.json").is_file():
         return
     folder = RunFolder(run_dir)
     folder.record = read_record(run_dir)
-    if folder.record.get("status") in ("running", "failed"):
-        folder.end("failed", error)
+    known = folder.record.get("error") or {}
+    is_cause = "host" in known and known["name"] != RankLostError.__name__
+    if folder.record.get("status") in ("running", "failed") and not is_cause:
+        told = {"name": failure.name, "message": failure.message, "rank": failure.rank, "host": failure.host}
+        folder.end("failed", told)
 
 
 def show(record: FailureRecord) -> None:

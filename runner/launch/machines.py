@@ -11,6 +11,7 @@ import errno
 import json
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -86,7 +87,10 @@ def meet_machines(config: Config, plan: LaunchPlan) -> Machines:
         )
     deadline = time.monotonic() + dist.rendezvous_timeout_seconds
     store, is_server = _open_store(host, port, is_host=is_host, deadline=deadline, config=config)
-    address = _compare(store, config, plan, own=_own_address(host, port, is_host=is_host), deadline=deadline)
+    try:
+        address = _compare(store, config, plan, own=_own_address(host, port, is_host=is_host), deadline=deadline)
+    except DistError as error:
+        raise LaunchError(f"lost contact with {host}:{port}: the run has ended there, whose output says why") from error
     options: dict[str, Any] = {"is_host": is_server, "read_timeout": _READ_SECONDS}
     if dist.node_rank is not None:
         options = {"rank": dist.node_rank}
@@ -135,9 +139,7 @@ def _open_store(host: str, port: int, *, is_host: bool, deadline: float, config:
     while True:
         try:
             # On the host too: several launchers of one run may share it, as on a workstation that plays a cluster.
-            timeout = timedelta(seconds=_TRY_SECONDS)
-            store = TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
-            store.set_timeout(timedelta(seconds=_READ_SECONDS))
+            return _connected(host, port), False
         except (DistError, RuntimeError) as error:
             if is_host:
                 raise LaunchError(
@@ -150,8 +152,32 @@ def _open_store(host: str, port: int, *, is_host: bool, deadline: float, config:
                     "(dist.rendezvous_timeout_seconds); is the run started on that machine too, and is the port open?"
                 ) from error
             time.sleep(_POLL_SECONDS)
-        else:
-            return store, False
+
+
+def _connected(host: str, port: int) -> Store:
+    """A client of the store.
+
+    Raises:
+        RuntimeError: when nothing, or something else, answers there.
+    """
+    stores: list[Store] = []
+    errors: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            timeout = timedelta(seconds=_TRY_SECONDS)
+            stores.append(TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False))
+        except (DistError, RuntimeError) as error:
+            errors.append(error)
+
+    # On a thread, since it waits forever for the answer of a program that accepts connections but says nothing.
+    thread = threading.Thread(target=connect, name="connect", daemon=True)
+    thread.start()
+    thread.join(2 * _TRY_SECONDS)
+    if not stores:
+        raise errors[0] if errors else RuntimeError("what listens there does not answer")
+    stores[0].set_timeout(timedelta(seconds=_READ_SECONDS))
+    return stores[0]
 
 
 def _is_in_use(port: int) -> bool:
@@ -172,11 +198,13 @@ def _compare(store: Store, config: Config, plan: LaunchPlan, *, own: str | None,
     store.compare_set("runner/run", "", secrets.token_hex(8))
     wanted = {"nodes": plan.num_nodes, "host": socket.gethostname()}
     first = json.loads(store.compare_set("runner/first", "", json.dumps(wanted)))
-    number = store.add("runner/machines", 1)
-    store.set(f"runner/machine/{number}", own or "")
     if first["nodes"] != plan.num_nodes:
         message = f"{first['host']} has dist.nodes = {first['nodes']}, but {wanted['host']} has {plan.num_nodes}"
         store.set("runner/refused", message)
+    # Only now: whoever sees that all are there also sees what they said.
+    number = store.add("runner/number", 1)
+    store.set(f"runner/machine/{number}", own or "")
+    store.add("runner/machines", 1)
     while not store.check(["runner/refused"]) and store.add("runner/machines", 0) < plan.num_nodes:
         if time.monotonic() > deadline:
             raise LaunchError(
@@ -189,10 +217,10 @@ def _compare(store: Store, config: Config, plan: LaunchPlan, *, own: str | None,
             "runner/refused", f"dist.nodes = {plan.num_nodes}, but more machines came: an earlier run still lives?"
         )
     if store.check(["runner/refused"]):
-        _stay_until_read(store)
-        raise LaunchError(
-            f"the machines disagree: {store.get('runner/refused').decode()}; start all with the same command"
-        )
+        reason = store.get("runner/refused").decode()
+        with contextlib.suppress(DistError):  # The machine that serves the store has seen that all have read, and left.
+            _stay_until_read(store)
+        raise LaunchError(f"the machines disagree: {reason}; start all with the same command")
     return own or _address_towards(_any_other_address(store, plan.num_nodes, number))
 
 
@@ -200,7 +228,8 @@ def _stay_until_read(store: Store) -> None:
     """The store lives in one of the launchers, which must not leave before the others have read why."""
     store.add("runner/readers", 1)
     deadline = time.monotonic() + _TRY_SECONDS
-    while store.add("runner/readers", 0) < store.add("runner/machines", 0) and time.monotonic() < deadline:
+    # A disagreement has two sides, of which one may not be counted yet.
+    while store.add("runner/readers", 0) < max(2, store.add("runner/machines", 0)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
 
 

@@ -127,7 +127,7 @@ def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, lo
         record = record_failure(life.rank, error, log)
         record.write(log.parent)
         if dist.is_main and record.is_echo:
-            correct_record(run_dir, {"name": record.name, "message": record.message, "rank": life.rank})
+            correct_record(run_dir, record)
         raise
 
 
@@ -191,4 +191,4 @@ def _end_stalled(life: Life, log: Path, silence: float) -> None:
     record.write(log.parent)
     life.on_failure()
     if life.rank == 0:
-        correct_record(log.parents[1], {"name": record.name, "message": record.message, "rank": life.rank})
+        correct_record(log.parents[1], record)

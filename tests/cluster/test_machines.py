@@ -1,0 +1,119 @@
+"""Two machines, played by two network namespaces that a cable joins; then the cable is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, TINY
+
+pytestmark = pytest.mark.cluster
+NODES = {"A": "10.77.0.1", "B": "10.77.0.2"}
+HOSTS = "127.0.0.1 localhost\n10.77.0.1 nodeA\n10.77.0.2 nodeB\n"
+
+
+def ip(*words, check=True):
+    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+
+
+@pytest.fixture
+def cable():
+    """Two namespaces nA and nB, joined; yields a function that cuts the cable."""
+    if shutil.which("ip") is None or ip("netns", "add", "nA", check=False).returncode:
+        pytest.skip("needs `ip netns` and the right to use it (Debian: iproute2, root)")
+    try:
+        ip("netns", "add", "nB")
+        ip("link", "add", "vA", "type", "veth", "peer", "name", "vB")
+        for node, address in NODES.items():
+            folder = Path(f"/etc/netns/n{node}")
+            folder.mkdir(parents=True, exist_ok=True)
+            # The machine's own name is a loopback address, as Debian's installer writes it.
+            (folder / "hosts").write_text(f"127.0.1.1 node{node}\n{HOSTS}")
+            ip("link", "set", f"v{node}", "netns", f"n{node}")
+            ip("-n", f"n{node}", "addr", "add", f"{address}/24", "dev", f"v{node}")
+            ip("-n", f"n{node}", "link", "set", "lo", "up")
+            ip("-n", f"n{node}", "link", "set", f"v{node}", "up")
+        yield lambda: ip("-n", "nB", "link", "set", "vB", "down")
+    finally:
+        for node in NODES:
+            ip("netns", "del", f"n{node}", check=False)
+            shutil.rmtree(f"/etc/netns/n{node}", ignore_errors=True)
+
+
+@pytest.fixture
+def start_on(tmp_path):
+    """Type a command on a machine."""
+    started = []
+
+    def start(node, *overrides):
+        line = [
+            "unshare",
+            "--uts",
+            "bash",
+            "-c",
+            f'hostname node{node}; exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "runner",
+        ]
+        given = [f"output_dir={tmp_path}/outputs", "dist.nodes=2", "dist.rendezvous=nodeA:29400"]
+        with (tmp_path / f"{node}.txt").open("w") as out:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", f"n{node}", *line, *TINY, *given, *overrides],
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_the_same_command_on_two_machines_makes_one_run(cable, start_on, tmp_path):
+    second = start_on("B", "trainer.epochs=1")
+    time.sleep(3)  # machines come in any order
+    first = start_on("A", "trainer.epochs=1")
+    assert (first.wait(120), second.wait(120)) == (0, 0), (tmp_path / "A.txt").read_text()
+    (run_file,) = tmp_path.glob("outputs/*/*/run.json")
+    record = json.loads(run_file.read_text())
+    assert (record["status"], record["world_size"]) == ("completed", 2)
+    logs = {path.name for path in (run_file.parent / "logs").iterdir()}
+    assert logs == {"rank_0.log", "rank_1.log", "launcher_nodeA.log", "launcher_nodeB.log"}
+
+
+def test_machines_that_disagree_say_so(cable, start_on, tmp_path):
+    both = [start_on("A", "optimizer.lr=0.1"), start_on("B", "optimizer.lr=0.2")]
+    assert [process.wait(120) for process in both] == [2, 2]
+    for node in NODES:
+        assert "optimizer.lr = 0." in (tmp_path / f"{node}.txt").read_text()
+
+
+def test_a_cut_cable_ends_both_sides(cable, start_on, tmp_path):
+    endless = (
+        "trainer.epochs=100000",
+        "trainer.patience=null",
+        "trainer.print_every=1",
+        "dist.stall_timeout_seconds=5",
+    )
+    both = [start_on(node, *endless) for node in NODES]
+    deadline = time.monotonic() + 90
+    while not any("step 3/" in (tmp_path / f"{node}.txt").read_text() for node in NODES):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    cable()
+    assert [process.wait(60) for process in both] == [1, 1]
+    for node in NODES:
+        assert "runner: StalledError: rank" in (tmp_path / f"{node}.txt").read_text()

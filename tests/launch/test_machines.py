@@ -1,0 +1,75 @@
+import re
+import socket
+import threading
+
+import pytest
+
+import runner
+from runner.errors import LaunchError
+from runner.launch.machines import meet_machines, one_machine
+from runner.launch.mode import choose_launch
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def prepared(host, port, nodes=2, seconds=2, **more):
+    overrides = [f"dist.nodes={nodes}", f"dist.rendezvous={host}:{port}", "trainer.device=cpu"]
+    overrides += [f"dist.rendezvous_timeout_seconds={seconds}", *(f"dist.{key}={value}" for key, value in more.items())]
+    config = runner.load_config(overrides)
+    return config, choose_launch(config)
+
+
+def meet(*place, **more):
+    return meet_machines(*prepared(*place, **more))
+
+
+def test_a_host_that_does_not_resolve():
+    with pytest.raises(LaunchError, match=r"host 'no-such-host.invalid' does not resolve"):
+        meet("no-such-host.invalid", 29400, seconds=0.5)
+
+
+def test_a_port_in_use():
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        with pytest.raises(LaunchError, match="in use by another program"):
+            meet("127.0.0.1", other.getsockname()[1])
+
+
+def test_the_others_do_not_come():
+    with pytest.raises(LaunchError, match=r"dist.nodes = 3, but 1 machines came within 1 seconds"):
+        meet("127.0.0.1", free_port(), nodes=3, seconds=1)
+
+
+def test_machines_of_different_opinions_end_together():
+    port, errors = free_port(), {}
+
+    def come(config, plan):
+        try:
+            meet_machines(config, plan)
+        except LaunchError as error:
+            errors[plan.num_nodes] = str(error)
+
+    both = [prepared("127.0.0.1", port, nodes=nodes, seconds=20) for nodes in (2, 3)]
+    threads = [threading.Thread(target=come, args=place) for place in both]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(errors) == {2, 3}
+    (message,) = set(errors.values())
+    assert "the machines disagree" in message
+    assert {"2", "3"} <= set(re.findall(r"\d+", message)), "both numbers are named"
+
+
+def test_machine_0_is_the_one_that_is_named():
+    with pytest.raises(LaunchError, match=r"dist.node_rank = 0 is the machine that dist.rendezvous"):
+        meet("192.0.2.1", 29400, node_rank=0)
+
+
+def test_one_machine_needs_no_port_of_its_own():
+    assert one_machine().endpoint == "localhost:0"

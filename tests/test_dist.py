@@ -1,0 +1,127 @@
+"""Exchanges between real processes: evaluation, votes, buffers, freezing."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from datetime import timedelta
+
+import pytest
+import torch
+from torch import nn
+
+from runner.data.loader import EvalBatches
+from runner.data.synthetic import open_synthetic
+from runner.device import Precision
+from runner.dist import DistContext, Vote, single_process
+from runner.schema.data import SyntheticData
+from runner.trainer.evaluate import evaluate
+
+CPU = torch.device("cpu")
+
+
+def context(rank, world_size, folder):
+    torch.set_num_threads(1)
+    if world_size == 1:
+        return single_process(CPU)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size, timeout=timedelta(seconds=30)
+    )
+    return DistContext(rank=rank, local_rank=rank, world_size=world_size, num_sharing_cores=world_size, device=CPU)
+
+
+def in_processes(world_size, folder, task, *arguments):
+    """The results of task(dist, *arguments) in so many processes, by rank."""
+    folder.mkdir()
+
+    def run(rank):
+        result = task(context(rank, world_size, folder), *arguments)
+        (folder / f"{rank}.json").write_text(json.dumps(result))
+
+    processes = [multiprocessing.get_context("fork").Process(target=run, args=(rank,)) for rank in range(world_size)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 225, 7))
+
+
+def measured(dist, num_images, batch_size):
+    data = SyntheticData.model_construct(image_size=32, num_classes=7, num_train=8, num_val=num_images)
+    model = net()
+    # Each rank has seen other images; what is evaluated is what rank 0 saves.
+    model[1].running_mean += dist.rank
+    dist.share_buffers(model)
+    batches = EvalBatches(
+        open_synthetic(data, 1).val,
+        nn.Identity(),
+        batch_size=batch_size,
+        rank=dist.rank,
+        world_size=dist.world_size,
+        workers=0,
+        pin_memory=False,
+    )
+    normalizer = type("Scale", (nn.Module,), {"forward": lambda self, images: images.float() / 255})()
+    result = evaluate(
+        model,
+        batches,
+        normalizer,
+        dist=dist,
+        precision=Precision(name="fp32", reason=""),
+        memory_format=torch.contiguous_format,
+        before_batch=lambda: None,
+    )
+    return [result.count, result.top1, result.top5, result.loss.hex()]
+
+
+@pytest.mark.parametrize(("num_images", "batch_size"), [(359, 16), (3, 1), (3, 2)])
+def test_metrics_are_the_same_to_the_last_digit_for_any_number_of_processes(tmp_path, num_images, batch_size):
+    results = [
+        result
+        for world_size in (1, 2, 3, 4)
+        for result in in_processes(world_size, tmp_path / str(world_size), measured, num_images, batch_size)
+    ]
+    assert len(results) == 10
+    assert all(result == results[0] for result in results)
+    assert results[0][0] == num_images
+
+
+def votes(dist):
+    vote = Vote(dist)
+    return [vote.cast(15 if dist.rank == 1 and step == 2 else 0) for step in range(5)]
+
+
+def test_a_request_to_one_process_reaches_all_at_the_same_step(tmp_path):
+    assert in_processes(3, tmp_path / "votes", votes) == [[0, 0, 0, 15, 0]] * 3
+
+
+def least(dist):
+    return [dist.smallest(7 if dist.rank == 1 else None), dist.smallest(None)]
+
+
+def test_the_smallest_of_what_any_process_has(tmp_path):
+    assert in_processes(2, tmp_path / "least", least) == [[7, None]] * 2
+
+
+def gradients(dist):
+    model = net()
+    torch.manual_seed(dist.rank)
+    images = torch.rand(4, 3, 32, 32)
+    for frozen in (True, False):
+        for parameter in model[:4].parameters():
+            parameter.requires_grad_(not frozen)
+        replica = dist.replicate(model, is_graph_static=True)
+        replica(images).square().sum().backward()
+    return [parameter.grad.double().sum().item() for parameter in model.parameters()]
+
+
+def test_what_begins_to_learn_later_is_exchanged_as_well(tmp_path):
+    first, second = in_processes(2, tmp_path / "gradients", gradients)
+    assert first == second
+    assert all(first)
