@@ -89,7 +89,7 @@ def assemble(
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
         val_batches=val_batches,
-        data_fingerprint=fingerprint(splits.classes, splits.train),
+        data_fingerprint=fingerprint(splits),
         writer=writer,
         stop=stop,
         recorder=recorder,

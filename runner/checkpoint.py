@@ -7,6 +7,8 @@ it is ever unpickled. The files `last` and `best` beside them hold the name of a
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ Tensors = Mapping[str, torch.Tensor]
 Pointer = Literal["last", "best"]
 _STATE = "state.json"
 _MANIFEST = "manifest.json"
+_NAME = re.compile(r"\d+-\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,13 @@ class Checkpoint:
     """By file, such as `model` for model.safetensors; on the CPU."""
 
 
+def moment_of(name: str) -> tuple[int, ...]:
+    """The finished epochs and the step of a checkpoint's name, by which checkpoints sort."""
+    return tuple(map(int, name.split("-")))
+
+
 def checkpoint_name(epoch: int, step: int) -> str:
-    """`<epoch>-<step>`, padded so that names sort in time."""
+    """`<epoch>-<step>`, padded so that a listing shows them in their order."""
     return f"{epoch:04d}-{step:08d}"
 
 
@@ -93,10 +101,11 @@ class CheckpointStore:
                 shutil.rmtree(self.folder / name)
 
     def names(self) -> list[str]:
-        """Names of the complete checkpoints, oldest first."""
+        """Names of the complete checkpoints, oldest first; what else is in the folder is not ours."""
         if not self.folder.is_dir():
             return []
-        return sorted(path.name for path in self.folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        found = (path.name for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir())
+        return sorted(found, key=moment_of)
 
     def newest_valid(self) -> tuple[Checkpoint | None, list[CheckpointError]]:
         """The newest checkpoint that is whole, and what is wrong with each newer one."""
@@ -108,16 +117,27 @@ class CheckpointStore:
                 damages.append(error)
         return None, damages
 
-    def forget(self, keep: set[str]) -> None:
-        """Take away what a killed write left, and checkpoints that are not among `keep`."""
+    def go_back_to(self, checkpoint: Checkpoint | None, best: str | None) -> None:
+        """Put the folder into the state in which a checkpoint was the newest.
+
+        What a killed write has left is removed; later checkpoints, which are damaged, are put aside under a name that
+        begins with `damaged-`; `last` and `best` name what they named then.
+        """
         if not self.folder.is_dir():
             return
-        for path in self.folder.iterdir():
-            is_left_over = path.name.startswith(".")
-            if path.is_dir() and (is_left_over or path.name not in keep):
-                shutil.rmtree(path)
-            elif is_left_over:
-                path.unlink()
+        for left_over in self.folder.glob(".*.tmp"):
+            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+        for name in self.names():
+            if checkpoint is None or moment_of(name) > moment_of(checkpoint.name):
+                (self.folder / name).rename(self.folder / f"damaged-{name}-{secrets.token_hex(3)}")
+        self._point_or_forget("last", checkpoint.name if checkpoint is not None else None)
+        self._point_or_forget("best", best)
+
+    def _point_or_forget(self, pointer: Pointer, name: str | None) -> None:
+        if name is None:
+            (self.folder / pointer).unlink(missing_ok=True)
+        else:
+            self.point(pointer, name)
 
     def load(self, name: str) -> Checkpoint:
         """Read and verify a checkpoint.

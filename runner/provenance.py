@@ -19,7 +19,7 @@ class GitState:
     commit: str | None
     """Full hash; None outside a repository or before its first commit."""
     dirty: bool | None
-    """Whether tracked files differ from the commit; None outside a repository."""
+    """Whether tracked files differ from the commit; None outside a repository, or where git does not say."""
     patch: str
     """The difference of tracked files to the commit, as `git apply` reads it."""
 
@@ -29,8 +29,9 @@ def git_state(folder: Path) -> GitState:
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return GitState(commit=None, dirty=None, patch="")
-    patch = _git(folder, "diff", "--binary", "HEAD") or ""
-    return GitState(commit=commit.strip(), dirty=bool(patch), patch=patch)
+    # Whatever git is configured to show: a patch that `git apply` reads.
+    patch = _git(folder, "diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
+    return GitState(commit=commit.strip(), dirty=None if patch is None else bool(patch), patch=patch or "")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

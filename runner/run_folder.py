@@ -108,12 +108,12 @@ class RunFolder:
         resumes = [*self.record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
         self.update(status="running", attempts=number, resumes=resumes, end=None, error=None)
 
-    def cut_metrics(self, step: int) -> None:
-        """Forget the epochs that ended after this step: they are trained again."""
+    def cut_metrics(self, num_epochs: int) -> None:
+        """Keep the rows of the first epochs; later ones are trained, or at least evaluated, again."""
         if self.metrics_file.is_file():
             lines = self.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)
             # A line that a kill cut short has no end; it is of an epoch that was not saved.
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["epoch"] <= num_epochs]
             write_atomic(self.metrics_file, "".join(kept))
 
     def update(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold

@@ -29,7 +29,7 @@ from runner.device import (
     set_determinism,
 )
 from runner.dist import DistContext, single_process
-from runner.errors import DeviceError, OutputError, RunnerError, StoppedOnRequest
+from runner.errors import CheckpointError, DeviceError, OutputError, RunnerError, StoppedOnRequest
 from runner.package import write_package
 from runner.run_folder import RunFolder
 from runner.schema import Config
@@ -91,9 +91,9 @@ def train(
             _open(folder, config, splits, dist, attempt)
         stack.enter_context(_recorded_end(folder, dist))
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
-        checkpoint = _checkpoint(folder, config, splits, store, dist=dist, attempt=attempt)
+        checkpoint = _checkpoint(config, splits, store, dist=dist, attempt=attempt)
         precision = _precision(config, dist, checkpoint)
-        recorder = stack.enter_context(_recorder(folder, config, checkpoint)) if dist.is_main else None
+        recorder = stack.enter_context(_recorder(folder, config, checkpoint, attempt)) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
         assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
         introduce(config, splits, assembled.trainer, precision)
@@ -101,43 +101,56 @@ def train(
             recorder.images(assembled.trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
         if checkpoint is not None:
             restore(assembled.trainer, checkpoint)
+        if attempt.is_resumed and dist.is_main:
+            _go_back(folder, config, store, checkpoint)
         return _run(config, assembled, folder, recorder)
 
 
 def _checkpoint(
-    folder: RunFolder, config: Config, splits: Splits, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
+    config: Config, splits: Splits, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
 ) -> Checkpoint | None:
     """Where all processes go on; None where it is the start."""
     if not attempt.is_resumed:
         return None
-    return share_checkpoint(_go_on(folder, config, splits, store, attempt) if dist.is_main else None, dist)
+    return share_checkpoint(_go_on(config, splits, store, attempt) if dist.is_main else None, dist)
 
 
-def _go_on(
-    folder: RunFolder, config: Config, splits: Splits, store: CheckpointStore, attempt: Attempt
-) -> Checkpoint | None:
-    """Find where to go on, and put the folder back to that moment."""
+def _go_on(config: Config, splits: Splits, store: CheckpointStore, attempt: Attempt) -> Checkpoint | None:
+    """Find where to go on; changes nothing yet.
+
+    Raises:
+        CheckpointError: when there are checkpoints, but none that is whole, or the data set is another.
+    """
     for note in attempt.notes:
         LOGGER.info("changed     %s", note)
     checkpoint, damages = store.newest_valid()
     for damage in damages:
-        LOGGER.warning("%s; it is taken away", damage)
-    if checkpoint is not None:
-        check_belongs(
-            checkpoint.state,
-            classes=splits.classes,
-            data_fingerprint=fingerprint(splits.classes, splits.train),
-            may_change=attempt.may_change_data,
-        )
-    valid = {name for name in store.names() if checkpoint is not None and name <= checkpoint.name}
-    store.forget(keep=valid)
+        LOGGER.warning("%s; it is put aside", damage)
+    if checkpoint is None:
+        if damages:
+            raise CheckpointError(f"{store.folder}: none of {len(damages)} checkpoints is whole; start a new run")
+        return None
+    check_belongs(
+        checkpoint.state,
+        classes=splits.classes,
+        data_fingerprint=fingerprint(splits),
+        may_change=attempt.may_change_data,
+    )
+    best = Progress.from_json(checkpoint.state["progress"]).best
+    if best is not None:
+        verify(store.folder / best.checkpoint)  # better now than after days of training
+    return checkpoint
+
+
+def _go_back(folder: RunFolder, config: Config, store: CheckpointStore, checkpoint: Checkpoint | None) -> None:
+    """Put the folder back to the moment of the checkpoint; only once training is sure to go on from it."""
     progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
-    folder.cut_metrics(progress.step)
+    store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
+    folder.cut_metrics(progress.epoch)
     folder.write("config.yaml", to_yaml(config))
     folder.update(best=summary_of(progress.best))
     where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
     LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
-    return checkpoint
 
 
 def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None) -> Precision:
@@ -231,9 +244,10 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
 
 
 @contextmanager
-def _recorder(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) -> Iterator[Recorder]:
+def _recorder(folder: RunFolder, config: Config, checkpoint: Checkpoint | None, attempt: Attempt) -> Iterator[Recorder]:
     # TensorBoard then hides what an earlier attempt has logged of the steps that are trained again.
-    purge_step = checkpoint.state["progress"]["step"] + 1 if checkpoint is not None else None
+    step = checkpoint.state["progress"]["step"] if checkpoint is not None else 0
+    purge_step = step + 1 if attempt.is_resumed else None
     with TensorBoardLog(folder.path / "tensorboard", purge_step) as tensorboard, progress_line() as line:
         yield Recorder(folder, tensorboard, line, config.trainer.epochs)
 

@@ -43,6 +43,23 @@ def test_the_same_tensors_are_the_same_bytes(tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_going_back_puts_later_ones_aside_and_keeps_what_is_not_ours(tmp_path):
+    store = CheckpointStore(tmp_path, keep=9)
+    names = [checkpoint_name(9999, 5), checkpoint_name(10000, 6), checkpoint_name(10001, 7)]
+    for name in names:
+        store.save(name, TENSORS, {})
+        store.point("last", name)
+    store.point("best", names[2])
+    (tmp_path / "my_backup").mkdir()
+    (tmp_path / ".0001-1.tmp").mkdir()
+    assert store.names() == names, "ten thousand comes after 9999"
+    store.go_back_to(store.load(names[1]), best=names[0])
+    assert store.names() == names[:2]
+    assert (store.pointed("last"), store.pointed("best")) == (names[1], names[0])
+    left = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
+    assert left == ["10000", "9999", "best", "damaged", "last", "my_backup"]
+
+
 def test_old_ones_are_pruned_but_never_the_best(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     for step in range(1, 6):
@@ -84,7 +101,7 @@ def test_every_damage_is_noticed(tmp_path):
     store.save("0001-00000001", TENSORS, {"step": 1})
     folder = tmp_path / "0001-00000001"
     randomness = random.Random(1)
-    for _ in range(60):
+    for _ in range(200):
         file = randomness.choice([path for path in sorted(folder.iterdir()) if path.name != "manifest.json"])
         good = file.read_bytes()
         position = randomness.randrange(len(good))

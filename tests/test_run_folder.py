@@ -71,9 +71,9 @@ folder = RunFolder(Path(sys.argv[1]))
 with folder.hold():
     child = os.fork()  # as a data-loading worker, it outlives a killed parent for a moment
     if child == 0:
+        print("held", flush=True)
         sys.stdin.read()
         os._exit(0)
-    print("held", flush=True)
     os.waitpid(child, 0)
 """
 

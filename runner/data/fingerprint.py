@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 
 from runner.data.source import FolderSource, ImageSource, Subset
+from runner.data.splits import Splits
 
 
-def fingerprint(classes: tuple[str, ...], source: ImageSource) -> str:
-    """SHA-256 over class names, and over name and label of each image, in their order.
+def fingerprint(splits: Splits) -> str:
+    """SHA-256 over class names, and over name and label of each training and validation image, in their order.
 
     Where images have no names, as in memory, their number and labels stand for them. The folder itself does not count:
     a data set may be moved.
     """
     digest = hashlib.sha256()
-    for name in classes:
+    for name in splits.classes:
         digest.update(name.encode(errors="surrogateescape") + b"\0")
-    digest.update(source.labels.tobytes())
-    _add_names(digest, source)
+    for source in (splits.train, splits.val):
+        digest.update(source.labels.tobytes())
+        _add_names(digest, source)
     return digest.hexdigest()
 
 

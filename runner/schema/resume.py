@@ -25,6 +25,8 @@ _HARMLESS = (
     "trainer.patience",
     "trainer.max_steps",
 )
+# What a checkpoint is made of: no run can go on with another.
+_FIXED = ("seed", "model", "data.source", "trainer.ema_decay", "optimizer.name")
 # Keys whose change is allowed, but does not give the same bits as a run that never stopped.
 _OTHER_BITS = ("trainer.device", "trainer.precision", "trainer.compile", "trainer.deterministic")
 
@@ -53,6 +55,9 @@ def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow:
                 message = f"the run has already finished {finished_epochs} epochs; give at least as many"
                 problems.append(Problem(key=key, value=new, has_value=True, message=message))
             notes.append(change + _curve(wanted))
+        elif _is_under(key, _FIXED):
+            message = f"the run was started with {old}, and its checkpoints can't go on with another value"
+            problems.append(Problem(key=key, value=new, has_value=True, message=message, hint="start a new run"))
         elif _is_under(key, (*_HARMLESS, *allow)):
             notes.append(change)
         elif _is_under(key, _OTHER_BITS):

@@ -31,7 +31,7 @@ from runner.trainer.evaluate import Evaluation, evaluate
 from runner.trainer.meter import Meter, Totals
 from runner.trainer.progress import Best, Progress, Weights
 from runner.trainer.recorder import Recorder, StepReport
-from runner.trainer.state import state_of, tensors_of
+from runner.trainer.state import refuse_spoilt_weights, state_of, tensors_of
 
 
 class Trainer:
@@ -113,7 +113,8 @@ class Trainer:
                 progress.lowest_val_loss,
             )
             return True
-        return progress.epoch >= trainer.epochs or self._has_all_steps()
+        # With all steps done, an epoch that was cut short is still evaluated.
+        return progress.epoch >= trainer.epochs or (self._has_all_steps() and progress.position == 0)
 
     def _has_all_steps(self) -> bool:
         max_steps = self.config.trainer.max_steps
@@ -344,6 +345,7 @@ class Trainer:
         self.saved_at = time.monotonic()
         if not self.dist.is_main or name == self.saved_name:
             return
+        refuse_spoilt_weights(self)
         is_best = progress.best is not None and progress.best.checkpoint == name
         self.writer.submit(name, tensors_of(self), state, is_best=is_best)
         self.saved_name = name

@@ -38,8 +38,8 @@ class Progress:
 
     def improves(self, metric: str, value: float) -> bool:
         """Whether a value of the monitored metric beats the best so far; a tie does not."""
-        if self.best is None:
-            return True
+        if self.best is None or self.best.metric != metric:
+            return True  # a resumed run may watch another metric than before
         return value < self.best.value if metric == "val_loss" else value > self.best.value
 
     def count_patience(self, val_loss: float) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from runner.checkpoint import Checkpoint
 from runner.dist import DistContext
-from runner.errors import CheckpointError
+from runner.errors import CheckpointError, NonFiniteLossError
 from runner.keyed_random import digest_of_samples
 from runner.model import with_versions
 from runner.optimizer import load_named_state, named_state
@@ -62,6 +62,21 @@ def numerics_of(trainer: Trainer) -> dict[str, Any]:
         "world_size": trainer.dist.world_size,
         "torch": str(torch.__version__),
     }
+
+
+def refuse_spoilt_weights(trainer: Trainer) -> None:
+    """Refuse to save weights that the last step has made infinite: the loss would only show it at the next one.
+
+    Raises:
+        NonFiniteLossError: the checkpoints before stand.
+    """
+    largest = torch._foreach_norm([*trainer.model.parameters()], float("inf"))
+    if not bool(torch.stack(largest).isfinite().all()):
+        raise NonFiniteLossError(
+            f"the weights became infinite or not a number at epoch {trainer.progress.epoch + 1}, step "
+            f"{trainer.progress.step}, learning rate {trainer.learning_rate:.3g}; try a lower optimizer.lr or "
+            "trainer.clip_norm=1"
+        )
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
