@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -55,6 +56,10 @@ class Life:
     """Called with the folder that holds the logs of this machine."""
     on_failure: Callable[[], None]
     """Called when this process is about to end by itself because it stalls."""
+    attempt: int = 0
+    """How often the processes were started before."""
+    earlier: Path | None = None
+    """The run folder of those attempts, where this machine knows it."""
 
 
 def live(task: Task, life: Life) -> RunResult:
@@ -102,6 +107,8 @@ def live(task: Task, life: Life) -> RunResult:
         if dist.mode == "adopted":
             LOGGER.info("launch      %s (%s)", dist.mode, task.ready.plan.reason)
         _share_cores(dist)
+        if life.attempt and dist.is_main:
+            _begin_anew(run_dir, life.attempt)
         try:
             result = train(
                 config, run_dir, task.ready.splits, task.overrides, dist=dist, stop=life.stop, command=task.command
@@ -150,7 +157,7 @@ def _agree_on_folder(task: Task, life: Life, control: torch.distributed.ProcessG
     output_dir = Path(task.ready.config.output_dir)
     told: list[str] = ["", ""]
     if life.rank == 0:
-        made = task.folder or run_folder.make_new(output_dir)
+        made = task.folder or life.earlier or run_folder.make_new(output_dir)
         (made / "logs").mkdir(exist_ok=True)
         told = [str(made.resolve()), socket.gethostname()]
     torch.distributed.broadcast_object_list(told, src=0, group=control, device=torch.device("cpu"))
@@ -161,6 +168,16 @@ def _agree_on_folder(task: Task, life: Life, control: torch.distributed.ProcessG
         LOGGER.info("run folder  %s on %s; on this machine only logs, in %s", told[0], told[1], folder / "logs")
     life.on_folder(folder)
     return folder
+
+
+def _begin_anew(run_dir: Path, attempt: int) -> None:
+    """Clear away what the attempt before has recorded: this one trains from the start, in the same folder."""
+    LOGGER.warning("attempt %d: a process had died; training begins anew in %s", attempt + 1, run_dir)
+    (run_dir / "metrics.jsonl").unlink(missing_ok=True)
+    for name in ("checkpoints", "tensorboard"):
+        shutil.rmtree(run_dir / name, ignore_errors=True)
+    for file in (run_dir / "logs").glob("rank_*.error.json"):
+        file.unlink()
 
 
 def _end_stalled(life: Life, log: Path, silence: float) -> None:
