@@ -93,7 +93,7 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
             f"(dist.rendezvous_timeout_seconds): {reason}. Rank 0 opens this port on its own machine: is the host the "
             "one of rank 0, is the port free there, and does no firewall close it?"
         ) from error
-    # The store of an elastic agent outlives an attempt, and the addresses that gloo has left there are of processes that
+    # The store of an elastic agent outlives an attempt; the addresses that gloo has left there are of processes that
     # are gone.
     return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
