@@ -153,8 +153,9 @@ def _survivors_ended(assignment: _Assignment) -> Iterator[None]:
 
     def watch() -> None:
         while not is_over.wait(_TICK_SECONDS):
+            pids = board.pids  # of now: by the end of the wait the agent may have started others
             if board.has_failed and not is_over.wait(_SECONDS_TO_END):
-                for local_rank, pid in enumerate(board.pids):
+                for local_rank, pid in enumerate(pids):
                     _kill_child(pid, local_rank)
                 if not is_over.wait(seconds_to_give_up) and board.has_failed:
                     _give_up(assignment)
@@ -256,6 +257,8 @@ def run_rank(assignment: _Assignment) -> Outcome:
             stop=stop,
             on_folder=board.set_folder,
             on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
+            attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+            earlier=board.folder,
         )
         try:
             return Outcome(result=live(assignment.task, life), stopped=None)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed
-from torch.distributed import DistError, ProcessGroup
+from torch.distributed import DistError, PrefixStore, ProcessGroup  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -93,8 +93,9 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
             f"(dist.rendezvous_timeout_seconds): {reason}. Rank 0 opens this port on its own machine: is the host the "
             "one of rank 0, is the port free there, and does no firewall close it?"
         ) from error
-    assert isinstance(store, Store)
-    return store
+    # The store of an elastic agent outlives an attempt; the addresses that gloo has left there are of processes that
+    # are gone.
+    return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: float) -> Seat:

@@ -53,6 +53,10 @@ class Life:
     """Called with the folder that holds the logs of this machine."""
     on_failure: Callable[[], None]
     """Called when this process is about to end by itself because it stalls."""
+    attempt: int = 0
+    """How often the processes were started before."""
+    earlier: Path | None = None
+    """The run folder of those attempts, where this machine knows it."""
 
 
 def live(task: Task, life: Life) -> RunResult:
@@ -169,7 +173,7 @@ def _agree_on_folder(task: Task, life: Life, dist: DistContext) -> Path:
     output_dir = Path(task.ready.config.output_dir)
     made = Path()
     if dist.is_main:
-        made = task.folder or run_folder.make_new(output_dir)
+        made = task.folder or life.earlier or run_folder.make_new(output_dir)
         (made / "logs").mkdir(exist_ok=True)
     told, host = dist.share_object((str(made.resolve()), socket.gethostname()))
     folder = Path(told)

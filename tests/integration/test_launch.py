@@ -216,3 +216,18 @@ def test_a_stop_on_request_is_no_failure(start, tmp_path, to):
         (run_dir / "checkpoints" / "last").read_text().strip()
     ]
     assert list((run_dir / "logs").glob("*.error.json")) == []
+
+
+def test_after_a_crash_the_group_is_started_again(start, tmp_path):
+    launcher = start(
+        sys.executable, "-m", "runner", *SHORT, "data.num_train=400", "trainer.print_every=2", "dist.max_restarts=1"
+    )
+    ranks = until_step(launcher)
+    os.kill(ranks[1], signal.SIGKILL)
+    out, err = launcher.communicate(timeout=90)
+    assert launcher.returncode == 0, err
+    assert "attempt 2" in err
+    run_dir, record = the_run(tmp_path)
+    assert (record["status"], record["error"]) == ("completed", None)
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 1
+    assert "completed" in out
