@@ -44,6 +44,11 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf") if path.is_dir())
 
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
+# Their values are paths, taken as they are typed.
+PATH_KEYS = frozenset(
+    {"data.root", "data.train", "data.val", "data.test", "output_dir", "sweep.dir", "model.weights", "run"}
+)
+_PLAIN_PATH = re.compile(r"[A-Za-z./_-][\w./@%:+-]*", re.ASCII)
 _KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)
 
 
@@ -65,7 +70,7 @@ def permissive(override: str) -> str:
         return override
     if override == "experiment=null":
         return "~experiment"  # It stands like this in train.yaml, but Hydra takes no null on the command line.
-    sign, key, rest = match["sign"] or "", match["key"], match["rest"] or ""
+    sign, key, rest = match["sign"] or "", match["key"], _quoted(match["key"], match["rest"] or "")
     package = match["package"] or ""
     if key in GROUPS and sign in ("+", "++"):
         return f"{key}{package}{rest}"
@@ -75,6 +80,15 @@ def permissive(override: str) -> str:
     if is_value and sign == "+" and ("." in key or key in Config.model_fields):
         return f"++{key}{rest}"
     return override
+
+
+def _quoted(key: str, rest: str) -> str:
+    """A path as it was typed: Hydra's grammar would stumble over ~, umlauts or brackets, and read 2024 as a number."""
+    value = rest[1:]
+    is_for_hydra = value in ("", "null") or value[0] in "'\"[" or "," in value or "${" in value
+    if key not in PATH_KEYS or is_for_hydra or _PLAIN_PATH.fullmatch(value):
+        return rest
+    return "='" + value.replace("'", "\\'") + "'"
 
 
 def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job], float | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -95,11 +96,13 @@ def set_determinism(*, deterministic: bool) -> None:
 
     On a CPU our operations give the same bits anyway, for the same number of threads.
     """
+    if deterministic:
+        # Without it cuBLAS refuses to be deterministic; it is read when CUDA starts.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.deterministic = deterministic
     torch.backends.cudnn.benchmark = not deterministic
-    if not deterministic:
-        torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("highest" if deterministic else "high")
 
 
 def describe_device(device: torch.device) -> str:

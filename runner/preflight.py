@@ -28,8 +28,12 @@ class Ready:
     """Who starts how many processes."""
 
 
-def preflight(config: Config) -> Ready:
+def preflight(config: Config, run_dir: Path | None = None) -> Ready:
     """Check data, output folder, machine and model.
+
+    Args:
+        config: complete and checked.
+        run_dir: the folder of a run that goes on; a new one is made under output_dir.
 
     Raises:
         RunnerError: the mistake, or a PreflightError with all mistakes of the stage.
@@ -42,7 +46,7 @@ def preflight(config: Config) -> Ready:
     except RunnerError as error:
         mistakes.append(error)
     try:
-        run_folder.check_writable(Path(config.output_dir))
+        run_folder.check_writable(run_dir or Path(config.output_dir))
     except RunnerError as error:
         mistakes.append(error)
     try:

@@ -6,11 +6,12 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from runner.errors import CheckpointError, OutputError
 from runner.files import append_line, named_write_errors, write_atomic, write_json
@@ -53,13 +54,13 @@ def check_writable(output_dir: Path) -> None:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        raise OutputError(f"output_dir = {output_dir}: {existing} is a file, not a folder; choose another output_dir")
+        raise OutputError(f"{output_dir}: {existing} is a file, not a folder; choose another with output_dir=FOLDER")
     probe = existing / f".runner-probe-{secrets.token_hex(4)}"
     try:
         probe.mkdir()
     except OSError as error:
         raise OutputError(
-            f"output_dir = {output_dir}: no folder can be made in {existing} ({error.strerror}); "
+            f"{output_dir}: no folder can be made in {existing} ({error.strerror}); "
             "choose another with output_dir=FOLDER"
         ) from error
     probe.rmdir()
@@ -113,8 +114,16 @@ class RunFolder:
         if self.metrics_file.is_file():
             lines = self.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)
             # A line that a kill cut short has no end; it is of an epoch that was not saved.
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["epoch"] <= num_epochs]
+            try:
+                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["epoch"] <= num_epochs]
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(f"{self.metrics_file} is damaged: {error}; mend or remove it") from error
             write_atomic(self.metrics_file, "".join(kept))
+
+    def clean(self) -> None:
+        """Remove what a killed attempt has left half-written."""
+        for left_over in self.path.glob(".*.tmp"):
+            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
 
     def update(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Change facts of the record."""
@@ -171,15 +180,17 @@ def read_record(run_dir: Path) -> dict[str, Any]:
         raise CheckpointError(f"{run_dir} is no run folder: it has no run.json") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file} can't be read: {error}") from error
-    if not isinstance(record, dict):
-        raise CheckpointError(f"{file} is damaged: it holds no JSON object")
+    if not isinstance(record, dict) or record.get("status") not in get_args(Status):
+        raise CheckpointError(f"{file} is damaged: it holds no record of a run (status: {', '.join(get_args(Status))})")
+    if not isinstance(record.get("attempts"), int):
+        raise CheckpointError(f"{file} is damaged: attempts is no whole number")
     return record
 
 
 def finished_epochs(run_dir: Path) -> int:
-    """How many epochs a run has finished and saved: what `checkpoints/last` says, 0 before the first."""
-    pointer = run_dir / "checkpoints" / "last"
-    return int(pointer.read_text(encoding="utf-8").partition("-")[0]) if pointer.is_file() else 0
+    """How many epochs a run has finished and saved: what its newest checkpoint says, 0 before the first."""
+    found = [path.name.partition("-")[0] for path in run_dir.glob("checkpoints/*-*") if path.is_dir()]
+    return max((int(epochs) for epochs in found if epochs.isdecimal()), default=0)
 
 
 def is_alive(run_dir: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
-from runner.compose import CONF_DIR, GROUPS, permissive
+from runner.compose import CONF_DIR, GROUPS, group_options, permissive
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
-from runner.schema import Config
+from runner.schema import VARIANT_KEYS, Config
 from runner.schema.judge import judge
 
 _DATA_FOLDERS = ("train", "val", "test")
@@ -37,7 +37,7 @@ def load_saved(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
     """
     values = read_values(run_dir)
     try:
-        changed = _laid_over(values, overrides)
+        changed = _laid_over(_with_new_keys(values), overrides)
     except ConfigError:
         raise
     except Exception as error:
@@ -90,6 +90,29 @@ def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     changed = OmegaConf.to_container(node, resolve=True)
     assert isinstance(changed, dict)
     return {str(key): value for key, value in changed.items()}
+
+
+def _with_new_keys(values: dict[str, Any]) -> dict[str, Any]:
+    """Saved values, with the defaults of keys that have come since they were saved."""
+    options = {group: str(values.get(group, {}).get(tag)) for group, tag in VARIANT_KEYS.items()}
+    options["model"] = str(values.get("model", {}).get("name"))
+    if options["model"] not in group_options("model"):
+        options["model"] = str(values.get("model", {}).get("family"))
+    chosen = [f"{group}={option}" for group, option in options.items() if option in group_options(group)]
+    with initialize_config_dir(config_dir=str(CONF_DIR), version_base="1.3"):
+        composed = OmegaConf.to_container(compose("train", overrides=chosen), resolve=True)
+    assert isinstance(composed, dict)
+    return _filled(values, composed)
+
+
+def _filled(values: dict[str, Any], defaults: Mapping[Any, Any]) -> dict[str, Any]:
+    filled = dict(values)
+    for key, default in defaults.items():
+        if key not in filled and key not in ("hydra", "experiment"):
+            filled[key] = default
+        elif isinstance(default, Mapping) and isinstance(filled.get(key), dict):
+            filled[key] = _filled(filled[key], default)
+    return filled
 
 
 def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]:

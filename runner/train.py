@@ -30,6 +30,7 @@ from runner.device import (
 )
 from runner.dist import DistContext, single_process
 from runner.errors import CheckpointError, DeviceError, OutputError, RunnerError, StoppedOnRequest
+from runner.files import named_write_errors
 from runner.package import write_package
 from runner.run_folder import RunFolder
 from runner.schema import Config
@@ -82,7 +83,8 @@ def train(
     dist = dist or single_process(choose_device(config.trainer))
     set_determinism(deterministic=config.trainer.deterministic)
     with ExitStack() as stack:
-        folder.log_file(dist.rank).parent.mkdir(exist_ok=True)
+        with named_write_errors(folder.path / "logs"):
+            folder.log_file(dist.rank).parent.mkdir(exist_ok=True)
         if dist.is_main:
             stack.enter_context(folder.hold())
         stack.enter_context(log_to_file(folder.log_file(dist.rank)))
@@ -146,6 +148,7 @@ def _go_back(folder: RunFolder, config: Config, store: CheckpointStore, checkpoi
     """Put the folder back to the moment of the checkpoint; only once training is sure to go on from it."""
     progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
     store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
+    folder.clean()
     folder.cut_metrics(progress.epoch)
     folder.write("config.yaml", to_yaml(config))
     folder.update(best=summary_of(progress.best))

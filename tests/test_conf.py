@@ -35,8 +35,9 @@ def selections(folder: Path) -> list[tuple[str, ...]]:
         if group == "." or path.stem.startswith("_"):
             continue
         choice = f"{group}={path.stem}"
-        # Experiments may build on any data, and a root does no harm where there is none.
-        needed = ("data.root=photos",) if group == "experiment" else NEEDED.get(choice, ())
+        # Experiments may build on a folder of the user's.
+        is_on_a_folder = group == "experiment" and "/data: folder" in path.read_text(encoding="utf-8")
+        needed = ("data.root=photos",) if is_on_a_folder else NEEDED.get(choice, ())
         chosen.append((choice, *needed))
     return chosen
 

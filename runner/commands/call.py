@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from runner.compose import CONF_DIR
+from runner.compose import CONF_DIR, permissive
 from runner.errors import ConfigError, Problem, UsageError
 from runner.refusal import COMMAND_LINE, translate
 from runner.schema.base import Section
@@ -33,6 +33,9 @@ def read_call(command: str, rules: type[Call], argv: Sequence[str]) -> tuple[Cal
     flags = [argument for argument in argv if argument.startswith("-")]
     if flags:
         raise UsageError(f"{command} takes KEY=VALUE only, not {flags[0]}")
+    bare = [argument for argument in argv if "=" not in argument and not argument.startswith("~")]
+    if bare:
+        raise UsageError(f"{bare[0]!r} is no KEY=VALUE; did you mean run={bare[0]}?")
     own_keys = set(rules.model_fields)
     own = [argument for argument in argv if argument.lstrip("+~").partition("=")[0].partition(".")[0] in own_keys]
     rest = [argument for argument in argv if argument not in own]
@@ -43,7 +46,7 @@ def read_call(command: str, rules: type[Call], argv: Sequence[str]) -> tuple[Cal
 def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     node = OmegaConf.create(values)
     try:
-        for override in OverridesParser.create().parse_overrides([item.lstrip("+") for item in typed]):
+        for override in OverridesParser.create().parse_overrides([permissive(item.lstrip("+")) for item in typed]):
             OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
     except Exception as error:
         refusal = translate(error, typed)

@@ -41,7 +41,7 @@ def _resume(argv: list[str], stop: StopRequest) -> int:
         show(f"{run_dir} is already completed; its model is in {run_dir / 'model'}")
         return EXIT_DONE
     notes = judge_changes(saved, wanted, finished_epochs=finished_epochs(run_dir), allow=call.resume.allow)
-    ready = preflight(wanted)
+    ready = preflight(wanted, run_dir)
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     attempt = Attempt(

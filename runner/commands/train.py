@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runner.attempt import Attempt
 from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
-from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, StoppedOnRequest
+from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, OutputError, RunnerError, StoppedOnRequest
 from runner.launch.environment import Place, adopted_place
 from runner.stop import StopRequest
 
@@ -79,9 +79,12 @@ def _ready_or_gone(job: Job) -> Ready:
     from runner.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
 
     try:
+        if job.folder is not None and (job.folder / "run.json").exists():
+            raise OutputError(f"{job.folder} already holds a run; choose another sweep.dir")
         return preflight(job.config)
     except RunnerError as error:
         if job.folder is not None:
             show_error(error)
-            job.folder.rmdir()
+            if not any(job.folder.iterdir()):
+                job.folder.rmdir()
         raise

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from runner.schema.base import Section
 
 
@@ -16,7 +20,7 @@ class ResumeRules(Section):
 class ResumeCall(Section):
     """`python -m runner resume run=DIR`."""
 
-    run: str
+    run: Annotated[str, Field(min_length=1)]
     """The run folder that goes on."""
     resume: ResumeRules
     """How far it may differ from what it was."""

@@ -92,6 +92,22 @@ def _folder_has_a_place(values: Values) -> Iterator[Problem]:
         )
 
 
+def _digits_bring_their_own(values: Values) -> Iterator[Problem]:
+    # A saved config holds the full paths of the cache folder, `train` among them; here somebody has typed a root.
+    root = values.text("data.root")
+    if values.get("data.source") == "digits" and root is not None and values.get("data.train") is None:
+        yield values.problem(
+            "data.root", f"data=digits brings its own images; for a folder of yours type data=folder data.root={root}"
+        )
+
+
+def _batchnorm_needs_two_images(values: Values) -> Iterator[Problem]:
+    if values.get("model.family") in ("resnet", "densenet") and values.number("data.batch_size") == 1:
+        yield values.problem(
+            "data.batch_size", "must be at least 2: the BatchNorm of this model can't learn from single images"
+        )
+
+
 def _weights_belong_to_the_architecture(values: Values) -> Iterator[Problem]:
     weights, name, family = (values.text(f"model.{key}") for key in ("weights", "name", "family"))
     if weights is None or name is None or is_weights_file(weights):
@@ -123,6 +139,8 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _node_rank_is_below_nodes,
     _nesterov_needs_momentum,
     _folder_has_a_place,
+    _digits_bring_their_own,
+    _batchnorm_needs_two_images,
     _weights_belong_to_the_architecture,
 )
 

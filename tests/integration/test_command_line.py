@@ -44,7 +44,7 @@ def test_mistakes_in_the_data_and_the_output_folder_come_together(run_cli, tmp_p
     done = run_cli("data=folder", f"data.root={tmp_path}/missing", "output_dir=/proc/outputs")
     assert done.returncode == 2
     assert done.stderr.startswith("runner: PreflightError: 2 mistakes")
-    assert "OutputError: output_dir = /proc/outputs" in done.stderr
+    assert "OutputError: /proc/outputs" in done.stderr
     assert f"{tmp_path}/missing" in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -25,6 +25,10 @@ FROZEN, WEIGHTS, NAME, FAMILY = "trainer.freeze_backbone_epochs", "model.weights
 RESNET = {FAMILY: "resnet", NAME: "resnet50"}
 
 CASES = [
+    ({"data.source": "digits", "data.root": "photos", "data.train": None}, "data.root"),
+    ({"data.source": "digits", "data.root": "/cache/digits-v1", "data.train": "/cache/digits-v1/train"}, None),
+    ({"model.family": "densenet", "data.batch_size": 1}, "data.batch_size"),
+    ({"model.family": "torchvision", "data.batch_size": 1}, None),
     ({EPOCHS: 5, WARMUP: 5}, WARMUP),
     ({EPOCHS: 5, WARMUP: 6.5}, WARMUP),
     ({EPOCHS: 5, WARMUP: 4.9}, None),
