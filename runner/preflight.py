@@ -28,8 +28,12 @@ class Ready:
     """Who starts how many processes."""
 
 
-def preflight(config: Config) -> Ready:
-    """Check data, output folder, machine and model.
+def preflight(config: Config, *, is_in_job: bool = False) -> Ready:
+    """Check data, output folder, machine and model; of a run that is to be submitted, not the machine.
+
+    Args:
+        config: the experiment.
+        is_in_job: whether this process belongs to the job as which the run was submitted.
 
     Raises:
         RunnerError: the mistake, or a PreflightError with all mistakes of the stage.
@@ -38,7 +42,7 @@ def preflight(config: Config) -> Ready:
     plan: LaunchPlan | None = None
     mistakes: list[RunnerError] = []
     try:
-        plan = choose_launch(config)
+        plan = choose_launch(config, is_in_job=is_in_job)
     except RunnerError as error:
         mistakes.append(error)
     try:
@@ -67,10 +71,11 @@ def _check_machine_and_model(ready: Ready) -> None:
 
     config = ready.config
     mistakes: list[RunnerError] = []
-    try:
-        choose_precision(config.trainer, choose_device(config.trainer))
-    except RunnerError as error:
-        mistakes.append(error)
+    if ready.plan.mode != "submitted":  # Only the machines that will train can tell.
+        try:
+            choose_precision(config.trainer, choose_device(config.trainer))
+        except RunnerError as error:
+            mistakes.append(error)
     try:
         check_model(
             config.model,
