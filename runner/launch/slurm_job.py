@@ -75,7 +75,7 @@ class SubmittedRun:
         return EXIT_DONE
 
     def _record(self, rank: int, error: Exception) -> None:
-        """Let run.json name this failure: srun kills rank 0, which would have recorded it, as soon as this rank ends."""
+        """Let run.json name this failure: rank 0, which would see to it, is killed as soon as this rank ends."""
         from runner.launch.failure import correct_record, record_failure  # noqa: PLC0415
 
         record = record_failure(rank, error, None)
@@ -99,9 +99,10 @@ class SubmittedRun:
 def _go_on_if_interrupted(config: Config, *, has_progress: bool) -> None:
     """Put this job back into the queue if it was SLURM that wanted it to stop, not its owner."""
     job_id = os.environ["SLURM_JOB_ID"]
-    reason = why_interrupted(_ask("show", "job", "--oneliner", job_id), config.dist.slurm.warning_seconds)
+    job = _ask("show", "job", "--oneliner", job_id)
+    reason = why_interrupted(job, config.dist.slurm.warning_seconds)
     if reason is None:
-        LOGGER.info("job %s ends here, as requested", job_id)
+        LOGGER.info("job %s stops here; SLURM calls it %s", job_id, _field(job, "JobState"))
         return
     if not has_progress:
         raise LaunchError(
