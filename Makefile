@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kill lint type check format docs bench wheel constraints clean
+.PHONY: help run test test-kill test-cluster lint type check format docs bench wheel constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: $(READY) ## Run all tests
 
 test-kill: $(READY) ## Kill and resume runs 100 times (about 20 minutes)
 	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_resume.py
+
+test-cluster: $(READY) ## Test SLURM and MPI, installed (needs root) and started on this machine (5 minutes)
+	tests/cluster/run $(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .
