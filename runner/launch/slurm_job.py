@@ -102,7 +102,8 @@ def _go_on_if_interrupted(config: Config, *, has_progress: bool) -> None:
     job = _ask("show", "job", "--oneliner", job_id)
     reason = why_interrupted(job, config.dist.slurm.warning_seconds)
     if reason is None:
-        LOGGER.info("job %s stops here; SLURM calls it %s", job_id, _field(job, "JobState"))
+        # RUNNING: somebody has sent the signal by hand. Anything else: it was cancelled or requeued.
+        LOGGER.info("job %s stops here, in state %s", job_id, _field(job, "JobState"))
         return
     if not has_progress:
         raise LaunchError(

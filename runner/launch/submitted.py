@@ -86,6 +86,7 @@ def _parameters(config: Config, plan: LaunchPlan) -> dict[str, Any]:
     """Parameters of submitit's executor."""
     slurm = config.dist.slurm
     extra = {name.replace("_", "-"): value for name, value in slurm.extra.items() if value not in (None, False)}
+    says_gpus = "gpu" in str(extra.get("gres", ""))
     return {
         "job_name": slurm.job_name,
         "partition": slurm.partition,
@@ -94,7 +95,7 @@ def _parameters(config: Config, plan: LaunchPlan) -> dict[str, Any]:
         "time": slurm.time_minutes,
         "nodes": plan.num_nodes,
         "ntasks_per_node": plan.procs_per_node,
-        "gpus_per_node": slurm.gpus_per_node or None,
+        "gpus_per_node": None if says_gpus else slurm.gpus_per_node or None,
         "cpus_per_task": slurm.cpus_per_task,
         "mem": slurm.mem,
         "wckey": None,  # submitit's own would be refused where these are enforced

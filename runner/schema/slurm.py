@@ -48,7 +48,8 @@ class SlurmConfig(Section):
     """Time limit of the job. A run that needs longer saves itself before the limit and goes on in the queue's next
     allocation."""
     gpus_per_node: Annotated[int, Field(ge=0)]
-    """GPUs on each node; 0 trains on CPUs. With dist.procs_per_node=auto also the number of processes."""
+    """GPUs on each node; 0 trains on CPUs. With dist.procs_per_node=auto also the number of processes. Where extra.gres
+    names GPUs, their kind and number are asked for by that alone."""
     cpus_per_task: Annotated[int, Field(ge=1)] | None
     """CPUs for each process and its loader processes; null leaves it to the cluster, where it is often 1."""
     mem: str | None

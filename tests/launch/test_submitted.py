@@ -90,6 +90,13 @@ def test_the_job_asks_for_what_the_config_says(sbatch, tiny):
     assert (run.run_dir / "config.yaml").is_file() and not (run.run_dir / "run.json").exists()
 
 
+def test_gpus_of_a_kind_are_asked_for_once(sbatch, tiny):
+    place = sbatch()
+    submitted(tiny("dist=slurm", "dist.slurm.gpus_per_node=2", 'dist.slurm.extra.gres="gpu:a100:2"'))
+    flags = flags_of(place / "script")
+    assert flags["gres"] == "gpu:a100:2" and "gpus-per-node" not in flags
+
+
 def test_what_a_login_node_lacks_is_no_reason_to_refuse(sbatch, tiny):
     sbatch()
     run = submitted(tiny("dist=slurm", "trainer.device=cuda", "trainer.precision=fp16"))
