@@ -30,6 +30,9 @@ test-kill: $(READY) ## Kill and resume runs 100 times (about 20 minutes)
 test-cluster: $(READY) ## Run the tests of several machines and schedulers, which take minutes and need root
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
+test-cluster: $(READY) ## Test SLURM and MPI, installed (needs root) and started on this machine (5 minutes)
+	tests/cluster/run $(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
+
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

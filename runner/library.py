@@ -11,6 +11,7 @@ from runner.preflight import preflight
 from runner.schema import Config
 
 if TYPE_CHECKING:
+    from runner.launch.submitted import Submission
     from runner.train import RunResult
 
 
@@ -32,8 +33,10 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     return jobs[0].config
 
 
-def fit(config: Config) -> RunResult:
+def fit(config: Config) -> RunResult | Submission:
     """Train one experiment in a new run folder: in this process, or in as many as the group `dist` asks for.
+
+    With dist=slurm it only puts the run into the queue; the result has `job_id` and `run_dir` then.
 
     Raises:
         RunnerError: what the command line would print and turn into an exit code.

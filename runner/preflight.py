@@ -28,12 +28,13 @@ class Ready:
     """Who starts how many processes."""
 
 
-def preflight(config: Config, run_dir: Path | None = None) -> Ready:
-    """Check data, output folder, machine and model.
+def preflight(config: Config, run_dir: Path | None = None, *, is_in_job: bool = False) -> Ready:
+    """Check data, output folder, machine and model; of a run that is to be submitted, not the machine.
 
     Args:
         config: complete and checked.
         run_dir: the folder of a run that goes on; a new one is made under output_dir.
+        is_in_job: whether this process belongs to the job as which the run was submitted.
 
     Raises:
         RunnerError: the mistake, or a PreflightError with all mistakes of the stage.
@@ -42,7 +43,7 @@ def preflight(config: Config, run_dir: Path | None = None) -> Ready:
     plan: LaunchPlan | None = None
     mistakes: list[RunnerError] = []
     try:
-        plan = choose_launch(config)
+        plan = choose_launch(config, is_in_job=is_in_job)
     except RunnerError as error:
         mistakes.append(error)
     try:
@@ -71,10 +72,11 @@ def _check_machine_and_model(ready: Ready) -> None:
 
     config = ready.config
     mistakes: list[RunnerError] = []
-    try:
-        choose_precision(config.trainer, choose_device(config.trainer))
-    except RunnerError as error:
-        mistakes.append(error)
+    if ready.plan.mode != "submitted":  # Only the machines that will train can tell.
+        try:
+            choose_precision(config.trainer, choose_device(config.trainer))
+        except RunnerError as error:
+            mistakes.append(error)
     try:
         check_model(
             config.model,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Event
 from typing import TYPE_CHECKING
 
 from runner.attempt import Attempt
 from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
 from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, OutputError, RunnerError, StoppedOnRequest
-from runner.launch.environment import Place, adopted_place
+from runner.launch.environment import adopted_place
+from runner.launch.refused import refusals_told
+from runner.launch.submitted import Submission
 from runner.stop import StopRequest
 
 if TYPE_CHECKING:
@@ -29,11 +28,11 @@ def run(argv: list[str]) -> int:
         raise LaunchError(
             f"{flags.pop()} within {place.starter}: each of the {place.world_size or 'many'} processes would run the "
             "whole sweep. Start the sweep outside, python -m runner -m dist.procs_per_node=N …, which starts the "
-            "processes of each job itself; or start one job here"
+            "processes of each job itself, or -m dist=slurm, which submits each; or start one job here"
         )
-    with StopRequest() as stop, _refusals_told(place) as passed:
+    with StopRequest() as stop, refusals_told(place) as passed:
 
-        def train_passed(job: Job) -> float:
+        def train_passed(job: Job) -> float | None:
             ready = _ready_or_gone(job)
             passed.set()
             return train_job(ready, job, stop)
@@ -42,36 +41,22 @@ def run(argv: list[str]) -> int:
     return EXIT_DONE
 
 
-@contextmanager
-def _refusals_told(place: Place | None) -> Iterator[Event]:
-    """Let the other processes of an adopted group end as well when this one is refused before it has met them.
+def train_job(ready: Ready, job: Job, stop: StopRequest) -> float | None:
+    """Train one job and return the best value of the monitored metric, which Hydra hands to the sweeper.
 
-    Yields:
-        To be set once this process is past all refusals.
+    Of a job that was only submitted nothing is known yet: None.
     """
-    passed = Event()
-    try:
-        yield passed
-    except RunnerError as error:
-        if place is not None and not passed.is_set():
-            from runner.launch.adopted import tell_refusal  # noqa: PLC0415 - torch, for those who have company
-
-            tell_refusal(place, error)
-        raise
-
-
-def train_job(ready: Ready, job: Job, stop: StopRequest) -> float:
-    """Train one job and return the best value of the monitored metric, which Hydra hands to the sweeper."""
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     try:
-        return launch(ready, Attempt(overrides=job.overrides), folder=job.folder, stop=stop).best.value
+        result = launch(ready, Attempt(overrides=job.overrides), folder=job.folder, stop=stop)
     except StoppedOnRequest:
         if job.folder is None:
             raise
         # Hydra would go on with the next job; whoever asks one job to stop means the sweep.
         LOGGER.warning("the sweep ends here: its later jobs were not started")
         raise SystemExit(EXIT_STOPPED) from None
+    return None if isinstance(result, Submission) else result.best.value
 
 
 def _ready_or_gone(job: Job) -> Ready:

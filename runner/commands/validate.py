@@ -26,5 +26,6 @@ def _validate_job(job: Job) -> None:
         f"valid: {config.model.name} on {config.data.source}, "
         f"{len(splits.train):,} training and {len(splits.val):,} validation images, {len(splits.classes)} classes",
         *(f"note: {note}" for note in splits.notes),
+        *(["note: devices and precision are judged on SLURM's nodes"] if ready.plan.mode == "submitted" else []),
     ]
     show("\n".join(lines))

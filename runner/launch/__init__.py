@@ -1,4 +1,5 @@
-"""From a checked config to running processes: here, by PyTorch's elastic agent, or by whoever has started us.
+"""From a checked config to running processes: here, by PyTorch's elastic agent, by whoever has
+started us, or later, by SLURM.
 
 Importing this package imports no torch.
 """
@@ -13,13 +14,16 @@ from runner.console import LOGGER
 
 if TYPE_CHECKING:
     from runner.attempt import Attempt
+    from runner.launch.submitted import Submission
     from runner.preflight import Ready
     from runner.stop import StopRequest
     from runner.train import RunResult
 
 
-def launch(ready: Ready, attempt: Attempt, *, folder: Path | None = None, stop: StopRequest | None = None) -> RunResult:
-    """Train in the mode that the plan has chosen; of many processes, each returns the same.
+def launch(
+    ready: Ready, attempt: Attempt, *, folder: Path | None = None, stop: StopRequest | None = None
+) -> RunResult | Submission:
+    """Train in the mode that the plan has chosen, or submit; of many processes, each returns the same.
 
     Args:
         ready: what passed the preflight.
@@ -49,5 +53,9 @@ def launch(ready: Ready, attempt: Attempt, *, folder: Path | None = None, stop: 
             from runner.launch.adopted import live_adopted  # noqa: PLC0415
 
             return live_adopted(ready, folder, attempt)
+        case "submitted":
+            from runner.launch.submitted import submit  # noqa: PLC0415 - few have use for it
+
+            return submit(ready, folder, attempt)
         case _:
             assert_never(plan.mode)

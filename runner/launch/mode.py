@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
@@ -10,12 +13,12 @@ from runner.errors import LaunchError
 from runner.launch.environment import Place, adopted_place
 from runner.schema import Config
 
-Mode = Literal["inline", "elastic", "adopted"]
+Mode = Literal["inline", "elastic", "adopted", "submitted"]
 # What a driver of NVIDIA or AMD, or Windows' Linux, leaves in /dev; without one there is no need to ask torch.
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/nvhost-gpu")
 _THREE_WAYS = (
     "give the place where they meet, on each machine: dist.rendezvous=HOST:PORT, where HOST is one of them and PORT is "
-    "free there; or start all processes with torchrun, srun or mpirun; or let a scheduler do both"
+    "free there; or start all processes with torchrun, srun or mpirun; or let SLURM do both: dist=slurm"
 )
 
 
@@ -36,12 +39,13 @@ class LaunchPlan:
     """Where others have started the processes, the place of this one."""
 
 
-def choose_launch(config: Config, place: Place | None = None) -> LaunchPlan:
+def choose_launch(config: Config, place: Place | None = None, *, is_in_job: bool = False) -> LaunchPlan:
     """Choose the launch mode.
 
     Args:
         config: the experiment.
         place: what the environment gives (:func:`runner.launch.environment.adopted_place`), which is asked by default.
+        is_in_job: whether this process belongs to the job as which the run was submitted.
 
     Raises:
         LaunchError: when the config asks for what is not there, with both numbers.
@@ -60,8 +64,56 @@ def choose_launch(config: Config, place: Place | None = None) -> LaunchPlan:
             return _adopted(config, place)
         case "inline" | "elastic":
             return _own(config)
+        case "submitted":
+            if place is not None:
+                return _adopted(config, place)
+            return _alone_in_job() if is_in_job else _submitted(config)
         case _:
             assert_never(dist.launcher)
+
+
+def _check_can_submit() -> None:
+    if importlib.util.find_spec("submitit") is None:
+        raise LaunchError("dist=slurm needs submitit, which is not installed: pip install 'runner[slurm]'")
+    missing = [command for command in ("sbatch", "srun") if shutil.which(command) is None]
+    if missing:
+        raise LaunchError(
+            f"dist=slurm needs SLURM's {' and '.join(missing)}, not found on this machine's PATH; start from a login "
+            "node of the cluster, or train here without dist=slurm"
+        )
+
+
+def _submitted(config: Config) -> LaunchPlan:
+    dist, slurm = config.dist, config.dist.slurm
+    _check_can_submit()
+    uses_gpus = slurm.gpus_per_node > 0 and config.trainer.device not in ("cpu", "mps")
+    procs, why = dist.procs_per_node, f"dist.procs_per_node = {dist.procs_per_node}"
+    if procs == "auto":
+        procs = slurm.gpus_per_node if uses_gpus else 1
+        why += f": dist.slurm.gpus_per_node = {slurm.gpus_per_node}"
+    elif uses_gpus and procs > slurm.gpus_per_node:
+        raise LaunchError(
+            f"dist.procs_per_node = {procs}, but dist.slurm.gpus_per_node = {slurm.gpus_per_node}, and each process "
+            f"needs a GPU; ask for {procs}, or leave dist.procs_per_node=auto, or train on CPUs: trainer.device=cpu"
+        )
+    return LaunchPlan(
+        mode="submitted",
+        reason=f"dist.launcher = submitted; {why}",
+        num_nodes=dist.nodes,
+        procs_per_node=procs,
+        world_size=dist.nodes * procs,
+    )
+
+
+def _alone_in_job() -> LaunchPlan:
+    """SLURM's step has one process."""
+    return LaunchPlan(
+        mode="inline",
+        reason=f"the only process of SLURM's job {os.environ.get('SLURM_JOB_ID', '')}",
+        num_nodes=1,
+        procs_per_node=1,
+        world_size=1,
+    )
 
 
 def _own(config: Config) -> LaunchPlan:

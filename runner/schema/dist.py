@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from runner.schema.base import Section
+from runner.schema.slurm import SlurmConfig
 
 _HOST_AND_PORT = re.compile(r"(?:tcp://)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(?P<port>\d{1,5})")
 
@@ -15,9 +16,10 @@ _HOST_AND_PORT = re.compile(r"(?:tcp://)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(
 class DistConfig(Section):
     """How many processes on how many machines, and how they find each other."""
 
-    launcher: Literal["auto", "inline", "elastic", "adopted"]
+    launcher: Literal["auto", "inline", "elastic", "adopted", "submitted"]
     """Who starts the processes. inline is this process alone; elastic starts them with PyTorch's elastic agent; adopted
-    takes its place from torchrun, srun, mpirun or Azure, which has started them; auto finds out."""
+    takes its place from torchrun, srun, mpirun or Azure, which has started them; auto finds out which. submitted
+    (dist=slurm) hands the run to SLURM's queue."""
     nodes: Annotated[int, Field(ge=1)]
     """Number of machines."""
     procs_per_node: Literal["auto"] | Annotated[int, Field(ge=1)]
@@ -41,6 +43,8 @@ class DistConfig(Section):
     stall_timeout_seconds: Annotated[float, Field(gt=0)] | None
     """Longest time that a process may go without a step before its stacks are written to its log and the run ends
     (null = off); a run of one process may take as long as it likes."""
+    slurm: SlurmConfig
+    """What dist=slurm asks SLURM for; without meaning for the other launchers."""
 
     @field_validator("rendezvous")
     @classmethod

@@ -1,0 +1,188 @@
+"""What is asked of SLURM, without one; tests/cluster asks a real one."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import runner
+from runner.errors import ConfigError, LaunchError
+from runner.launch import mode
+from runner.launch.mode import choose_launch
+from runner.launch.submitted import submit
+from runner.preflight import preflight
+
+# Keeps the script that it is given, and answers like sbatch.
+SBATCH = """#!/bin/sh
+cp "$1" "{place}/script"
+{answer}
+"""
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """An sbatch that says what it is told to; returns the folder in which it keeps the script."""
+
+    def says(answer="echo Submitted batch job 12"):
+        place = tmp_path / "bin"
+        place.mkdir(exist_ok=True)
+        for name in ("sbatch", "srun"):
+            (place / name).write_text(SBATCH.format(place=place, answer=answer))
+            (place / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+        return place
+
+    return says
+
+
+def flags_of(script: Path) -> dict[str, str]:
+    lines = [line.removeprefix("#SBATCH --") for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
+    return {name: "".join(shlex.split(value)) for name, _, value in (line.partition("=") for line in lines)}
+
+
+def submitted(overrides):
+    ready = preflight(runner.load_config(overrides))
+    return runner.fit(ready.config)
+
+
+def test_the_job_asks_for_what_the_config_says(sbatch, tiny):
+    place = sbatch()
+    run = submitted(
+        tiny(
+            "dist=slurm",
+            "dist.nodes=2",
+            "dist.slurm.gpus_per_node=4",
+            "dist.slurm.partition=gpu",
+            "dist.slurm.account=vision",
+            "dist.slurm.constraint=a100",
+            "dist.slurm.time_minutes=90",
+            "dist.slurm.mem=64G",
+            "dist.slurm.setup=[module load cuda]",
+            "dist.slurm.extra.mail_type=END",
+            "dist.slurm.extra.exclusive=true",
+            "dist.slurm.extra.contiguous=false",
+            "trainer.device=auto",
+            "data.batch_size=4",
+        )
+    )
+    flags = flags_of(place / "script")
+    assert flags == {
+        "job-name": "runner",
+        "nodes": "2",
+        "ntasks-per-node": "4",
+        "gpus-per-node": "4",
+        "cpus-per-task": "8",
+        "partition": "gpu",
+        "account": "vision",
+        "constraint": "a100",
+        "time": "90",
+        "mem": "64G",
+        "requeue": "",
+        "signal": "USR1@120",
+        "mail-type": "END",
+        "exclusive": "",
+        "output": f"{run.run_dir}/logs/%j_0_log.out",
+        "open-mode": "append",
+    }
+    assert "\nmodule load cuda\n" in (place / "script").read_text()
+    assert (run.job_id, run.run_dir.is_dir()) == ("12", True)
+    assert (run.run_dir / "config.yaml").is_file() and not (run.run_dir / "run.json").exists()
+
+
+def test_gpus_of_a_kind_are_asked_for_once(sbatch, tiny):
+    place = sbatch()
+    submitted(tiny("dist=slurm", "dist.slurm.gpus_per_node=2", 'dist.slurm.extra.gres="gpu:a100:2"'))
+    flags = flags_of(place / "script")
+    assert flags["gres"] == "gpu:a100:2" and "gpus-per-node" not in flags
+
+
+def test_what_a_login_node_lacks_is_no_reason_to_refuse(sbatch, tiny):
+    sbatch()
+    run = submitted(tiny("dist=slurm", "trainer.device=cuda", "trainer.precision=fp16"))
+    assert run.job_id == "12"
+
+
+def test_a_refused_job_leaves_nothing_and_says_why(sbatch, tiny, tmp_path):
+    sbatch("echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
+    with pytest.raises(LaunchError, match="SLURM refused the job: invalid partition specified: nope"):
+        submitted(tiny("dist=slurm"))
+    assert not list(tmp_path.glob("outputs/*/*"))
+
+
+def test_an_answer_that_is_none_is_told(sbatch, tiny, tmp_path):
+    sbatch("echo queued")
+    with pytest.raises(LaunchError, match="queued"):
+        submitted(tiny("dist=slurm"))
+    assert not list(tmp_path.glob("outputs/*/*"))
+
+
+def test_without_slurm_or_submitit_it_is_refused_with_the_remedy(sbatch, monkeypatch, tmp_path):
+    config = runner.load_config(["dist=slurm"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match=r"SLURM's sbatch and srun.*login\s+node"):
+        choose_launch(config)
+    sbatch()
+    monkeypatch.setattr(mode.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match=r"pip install 'runner\[slurm\]'"):
+        choose_launch(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "world_size"),
+    [
+        ((), 1),
+        (("dist.slurm.gpus_per_node=8", "dist.nodes=2"), 16),
+        (("dist.slurm.gpus_per_node=8", "trainer.device=cpu"), 1),
+        (("dist.slurm.gpus_per_node=0", "dist.procs_per_node=3"), 3),
+        (("dist.slurm.gpus_per_node=4", "dist.procs_per_node=2"), 2),
+    ],
+)
+def test_the_world_follows_from_the_gpus_asked_for(sbatch, overrides, world_size):
+    sbatch()
+    plan = choose_launch(runner.load_config(["dist=slurm", *overrides]))
+    assert (plan.mode, plan.world_size) == ("submitted", world_size)
+
+
+def test_more_processes_than_gpus_are_refused_with_both_numbers(sbatch):
+    sbatch()
+    with pytest.raises(LaunchError, match=r"procs_per_node = 4.*gpus_per_node = 2"):
+        choose_launch(runner.load_config(["dist=slurm", "dist.procs_per_node=4", "dist.slurm.gpus_per_node=2"]))
+
+
+def test_a_process_of_the_job_submits_nothing():
+    config = runner.load_config(["dist=slurm", "dist.slurm.gpus_per_node=0"])
+    assert choose_launch(config, is_in_job=True).mode == "inline"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dist.slurm.mem=lots", "such as 64G"),
+        ("dist.slurm.extra.ntasks_per_node=3", "set by dist.procs_per_node"),
+        ("dist.slurm.extra.output=x", "logs go into the run folder"),
+        ("dist.slurm.partitoin=x", "did you mean dist.slurm.partition?"),
+        ("dist.slurm.time_minutes=0", "at least 1"),
+    ],
+)
+def test_mistakes_in_what_is_asked_for(override, message):
+    with pytest.raises(ConfigError) as refusal:
+        runner.load_config(["dist=slurm", override])
+    assert message in str(refusal.value)
+
+
+def test_a_run_at_work_is_not_submitted_again(sbatch, tiny, tmp_path):
+    from runner.attempt import Attempt
+
+    sbatch()
+    folder = tmp_path / "run"
+    (folder / "logs").mkdir(parents=True)
+    ready = preflight(runner.load_config(tiny("dist=slurm")))
+    with subprocess.Popen(
+        ["flock", "--exclusive", str(folder / "logs" / "rank_0.log"), "-c", "echo; cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"\n"
+        with pytest.raises(runner.errors.OutputError, match="another process"):
+            submit(ready, folder, Attempt(is_resumed=True))
