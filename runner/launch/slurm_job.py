@@ -27,6 +27,7 @@ from runner.schema import Config
 # SLURM looks at time limits every half minute or so: its signal may come that much earlier than asked for.
 _EARLIEST_SECONDS = 90
 _SECONDS_TO_ANSWER = 60
+_LIMIT_IS_NEAR = "its time limit is near"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ def _go_on_if_interrupted(config: Config, *, has_progress: bool) -> None:
         # RUNNING: somebody has sent the signal by hand. Anything else: it was cancelled or requeued.
         LOGGER.info("job %s stops here, in state %s", job_id, _field(job, "JobState"))
         return
-    if not has_progress:
+    if not has_progress and reason == _LIMIT_IS_NEAR:  # the next allocation would be no longer
         raise LaunchError(
             f"job {job_id} is not put back into the queue: the run has saved no step since it was started, and never "
             f"would, as {reason}; raise dist.slurm.time_minutes = {config.dist.slurm.time_minutes}"
@@ -132,7 +133,7 @@ def why_interrupted(job: str, warning_seconds: int, now: datetime | None = None)
     if end is None or end in ("Unknown", "N/A"):
         return None
     seconds_left = (datetime.fromisoformat(end) - (now or datetime.now())).total_seconds()
-    return "its time limit is near" if seconds_left <= warning_seconds + _EARLIEST_SECONDS else None
+    return _LIMIT_IS_NEAR if seconds_left <= warning_seconds + _EARLIEST_SECONDS else None
 
 
 def _field(job: str, name: str) -> str | None:

@@ -92,12 +92,13 @@ def _row(lefts: list[str], right: str, width: int) -> Iterator[str]:
 def _group(group: Group, width: int) -> str:
     """The options of a group, then its keys."""
     rows: list[str] = []
-    if len(group.variants) > 1:
+    if sum(len(variant.options) for variant in group.variants) > 1:
         for variant in group.variants:
             is_default = group.default_option in variant.options
             names = [f"{group.default_option} (default)"] if is_default else []
             names += [option for option in variant.options if option != group.default_option]
-            rows += _row(textwrap.wrap(", ".join(names), _LEFT_WIDTH), variant.description, width)
+            text = variant.description if len(group.variants) > 1 else "the same keys with other values"
+            rows += _row(textwrap.wrap(", ".join(names), _LEFT_WIDTH), text, width)
         rows.append("")
     title = f"{group.name}={'OPTION' if rows else group.default_option} · {group.description}"
     return _lines(title, [*rows, *_key_rows(group, group.variants, width)])

@@ -79,8 +79,11 @@ def _commands() -> Iterator[str]:
 
 
 def _group(group: Group) -> Iterator[str]:
-    yield f"## `{group.name}`\n\n{group.description} Default: `{group.name}={group.default_option}`.\n"
-    if len(group.variants) == 1:
+    others = [option for option in group.variants[0].options if option != group.default_option]
+    is_one_variant = len(group.variants) == 1
+    also = f" Also: {', '.join(f'`{group.name}={option}`' for option in others)}." if others and is_one_variant else ""
+    yield f"## `{group.name}`\n\n{group.description} Default: `{group.name}={group.default_option}`.{also}\n"
+    if is_one_variant:
         yield _key_table(group.variants[0])
         return
     for variant in group.variants:

@@ -63,6 +63,10 @@ class SlurmConfig(Section):
     """Any other parameters of sbatch by their long names, such as {qos: high, exclusive: true, gres: "gpu:a100:4"};
     null and false leave one out."""
 
+    def __hash__(self) -> int:
+        # As of any section; only the dict has none by itself.
+        return hash(self.model_dump_json())
+
     @field_validator("mem")
     @classmethod
     def _is_an_amount(cls, mem: str | None) -> str | None:
