@@ -23,6 +23,7 @@ from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, Sto
 from runner.launch.environment import adopted_place
 from runner.launch.refused import refusals_told
 from runner.schema import Config
+from runner.stop import StopRequest
 
 # SLURM looks at time limits every half minute or so: its signal may come that much earlier than asked for.
 _EARLIEST_SECONDS = 90
@@ -91,10 +92,11 @@ class SubmittedRun:
         attempt = replace(self.attempt, is_resumed=has_begun)
         if int(os.environ.get("SLURM_RESTART_COUNT", "0")):
             attempt = replace(attempt, notes=())  # what was changed for this job has been said
-        with refusals_told(adopted_place()) as passed:
-            ready = preflight(self.config, is_in_job=True)
-            passed.set()
-        launch(ready, attempt, folder=self.run_dir)
+        with StopRequest() as stop:
+            with refusals_told(adopted_place()) as passed:
+                ready = preflight(self.config, self.run_dir, is_in_job=True)
+                passed.set()
+            launch(ready, attempt, folder=self.run_dir, stop=stop)
 
 
 def _go_on_if_interrupted(config: Config, *, has_progress: bool) -> None:
