@@ -226,8 +226,8 @@ def test_after_a_crash_the_group_is_started_again(start, tmp_path):
     os.kill(ranks[1], signal.SIGKILL)
     out, err = launcher.communicate(timeout=90)
     assert launcher.returncode == 0, err
-    assert "attempt 2" in err
+    assert "attempt 2" in out
     run_dir, record = the_run(tmp_path)
-    assert (record["status"], record["error"]) == ("completed", None)
+    assert (record["status"], record["attempts"], record["error"]) == ("completed", 2, None)
     assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 1
     assert "completed" in out

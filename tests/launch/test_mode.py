@@ -46,7 +46,7 @@ def test_processes_above_the_gpus_are_refused_with_both_numbers(gpus):
 def test_machines_need_a_place_to_meet():
     with pytest.raises(LaunchError) as refusal:
         plan_of("dist.nodes=2")
-    for way in ("dist.nodes = 2", "dist.rendezvous=HOST:PORT", "torchrun", "scheduler"):
+    for way in ("dist.nodes = 2", "dist.rendezvous=HOST:PORT", "torchrun", "dist=slurm"):
         assert way in str(refusal.value)
     plan = plan_of("dist.nodes=2", "dist.procs_per_node=3", "dist.rendezvous=node0:29400", "trainer.device=cpu")
     assert (plan.mode, plan.world_size) == ("elastic", 6)
