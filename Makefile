@@ -52,6 +52,7 @@ docs: $(READY) ## Generate docs/config.md and docs/config.schema.json from the s
 bench: $(READY) ## Run the benchmarks and record their results in benchmarks/results
 	$(BIN)/python benchmarks/digits_seeds.py
 	$(BIN)/python benchmarks/refusals.py
+	$(BIN)/python benchmarks/checkpoint_stall.py
 
 wheel: $(READY) ## Build the wheel, install it into an empty environment, run it from an empty folder
 	.ci/check-wheel $(PYTHON)

@@ -257,7 +257,6 @@ def run_rank(assignment: _Assignment) -> Outcome:
             stop=stop,
             on_folder=board.set_folder,
             on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
-            attempt=int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
             earlier=board.folder,
         )
         try:

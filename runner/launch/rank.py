@@ -53,10 +53,8 @@ class Life:
     """Called with the folder that holds the logs of this machine."""
     on_failure: Callable[[], None]
     """Called when this process is about to end by itself because it stalls."""
-    attempt: int = 0
-    """How often the processes were started before."""
     earlier: Path | None = None
-    """The run folder of those attempts, where this machine knows it."""
+    """The run folder of earlier attempts of the elastic agent, where this machine knows it."""
 
 
 def live(task: Task, life: Life) -> RunResult:
