@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import shutil
 from collections.abc import Sequence
 
 from runner.errors import EXIT_DONE, UsageError
 
-# One line each, for --help. A command `x` lives in runner/commands/x.py.
+# One line each, for --help. A command `x` lives in runner/commands/x.py, `x y` in runner/commands/x_y.py.
 COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
@@ -46,15 +47,31 @@ def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
     Raises:
         UsageError: when the first bare word is no command.
     """
+    words = _bare_words(argv)
+    if not words:
+        return "train", list(argv)
+    word = argv[words[0]]
+    follow_ups = [command for command in COMMANDS if command.startswith(f"{word} ")]
+    if follow_ups:
+        command = f"{word} {argv[words[1]]}" if len(words) > 1 else word
+        if command not in COMMANDS:
+            raise UsageError(f"{command!r} is no command; there are: {', '.join(follow_ups)}")
+        return command, [item for position, item in enumerate(argv) if position not in words[:2]]
+    if word not in COMMANDS:
+        raise UsageError(_unknown(word))
+    return word, [item for position, item in enumerate(argv) if position != words[0]]
+
+
+def _bare_words(argv: Sequence[str]) -> list[int]:
+    """Positions of the words that are neither KEY=VALUE nor a flag nor the value of one."""
+    words = []
     is_value = False
     for position, word in enumerate(argv):
         if is_value or word.startswith(("-", "+", "~")) or "=" in word:
             is_value = word in _FLAGS_WITH_VALUE and not is_value
-            continue
-        if word in COMMANDS:
-            return word, [*argv[:position], *argv[position + 1 :]]
-        raise UsageError(_unknown(word))
-    return "train", list(argv)
+        else:
+            words.append(position)
+    return words
 
 
 def _unknown(word: str) -> str:
@@ -103,19 +120,9 @@ def run(argv: Sequence[str]) -> int:
         from runner.reference import help_text  # noqa: PLC0415
 
         width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
-        console.show(help_text(COMMANDS, command if command in argv else None, width))
+        console.show(help_text(COMMANDS, command if _bare_words(argv) else None, width))
         return EXIT_DONE
     console.set_up()
-    match command:
-        case "resume":
-            from runner.commands import resume  # noqa: PLC0415
-
-            return resume.run(arguments)
-        case "validate":
-            from runner.commands import validate  # noqa: PLC0415
-
-            return validate.run(arguments)
-        case _:
-            from runner.commands import train  # noqa: PLC0415
-
-            return train.run(arguments)
+    module = importlib.import_module(f"runner.commands.{command.replace(' ', '_')}")
+    exit_code: int = module.run(arguments)
+    return exit_code

@@ -1,7 +1,9 @@
+import importlib
+
 import pytest
 
 from runner.errors import UsageError
-from runner.front_door import split_command
+from runner.front_door import COMMANDS, split_command
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,9 @@ def test_another_bare_word_is_refused_with_a_hint(argv, hint):
     with pytest.raises(UsageError) as caught:
         split_command(argv)
     assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_module_of_its_name(command):
+    assert callable(importlib.import_module(f"runner.commands.{command.replace(' ', '_')}").run)
+    assert split_command([*command.split(), "a=1"]) == (command, ["a=1"])

@@ -39,7 +39,7 @@ def read_call(command: str, rules: type[Call], argv: Sequence[str]) -> tuple[Cal
     own_keys = set(rules.model_fields)
     own = [argument for argument in argv if argument.lstrip("+~").partition("=")[0].partition(".")[0] in own_keys]
     rest = [argument for argument in argv if argument not in own]
-    values = yaml.safe_load((CONF_DIR / f"{command}.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CONF_DIR / f"{command.replace(' ', '_')}.yaml").read_text(encoding="utf-8"))
     return _checked(rules, _with_typed(values, own)), rest
 
 

@@ -72,7 +72,7 @@ def read_call(command: str) -> Group | None:
     """The keys that a command takes besides those of a config; None where it takes no others."""
     if command not in CALLS:
         return None
-    schema, values = CALLS[command].model_json_schema(), _read(CONF_DIR / f"{command}.yaml")
+    schema, values = CALLS[command].model_json_schema(), _read(CONF_DIR / f"{command.replace(' ', '_')}.yaml")
     keys = tuple(_keys_of(schema["properties"], schema.get("$defs", {}), [values], ""))
     variant = Variant(tag=None, description="", options=(command,), keys=keys)
     return Group(name="", description=sentence(schema["description"]), default_option=command, variants=(variant,))
