@@ -48,6 +48,8 @@ GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_
 PATH_KEYS = frozenset(
     {"data.root", "data.train", "data.val", "data.test", "output_dir", "sweep.dir", "model.weights", "run"}
 )
+# Hydra would make these before anything is checked.
+_FOLDERS_OF_HYDRA = frozenset({"hydra.run.dir", "hydra.output_subdir"})
 _PLAIN_PATH = re.compile(r"[A-Za-z./_-][\w./@%:+-]*", re.ASCII)
 _KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)
 
@@ -103,7 +105,7 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
         ConfigError: when composing or checking fails. A single run has not begun then; of a multirun, other jobs
             may have run.
     """
-    problems = [problem for argument in argv if (problem := _swapped_variant(argument))]
+    problems = [problem for argument in argv if (problem := _refused(argument))]
     arguments = _for_hydra(argv)
     while culprit := _compose(arguments, config_name, run_job, problems):
         if {"-m", "--multirun"} & set(argv):
@@ -131,7 +133,7 @@ def _compose(
         _run_hydra(arguments, config_name, task)
     except MissingConfigException as error:
         culprit = override_behind(error, arguments)
-        problems.append(unknown_option(error, culprit, arguments))
+        problems.append(unknown_option(error, culprit, arguments, group_options))
         if culprit is None:
             raise ConfigError(problems) from error
         return culprit
@@ -153,7 +155,7 @@ def _run_hydra(arguments: list[str], config_name: str, task: Callable[[DictConfi
 def _for_hydra(argv: Sequence[str]) -> list[str]:
     if SHELL_COMPLETION & set(argv):
         return list(argv)  # What follows this flag looks like overrides, but is none.
-    return [permissive(argument) for argument in argv if _swapped_variant(argument) is None]
+    return [permissive(argument) for argument in argv if _refused(argument) is None]
 
 
 @contextmanager
@@ -216,6 +218,24 @@ def _resolved(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  #
     return list(values.values()) if isinstance(node, ListConfig) else values
 
 
+def _refused(argument: str) -> Problem | None:
+    return _folder_of_hydra(argument) or _swapped_variant(argument)
+
+
+def _folder_of_hydra(argument: str) -> Problem | None:
+    key, equals, value = argument.lstrip("+").partition("=")
+    if not equals or key not in _FOLDERS_OF_HYDRA:
+        return None
+    return Problem(
+        key=key,
+        value=value,
+        has_value=True,
+        message="run folders are made by the runner, after everything was checked",
+        hint="say where with output_dir=…",
+        origin=COMMAND_LINE,
+    )
+
+
 def _swapped_variant(argument: str) -> Problem | None:
     key, equals, value = argument.lstrip("+").partition("=")
     group, _, name = key.partition(".")
@@ -231,9 +251,12 @@ def _swapped_variant(argument: str) -> Problem | None:
     )
 
 
-def group_options(group: str) -> list[str]:
-    """The options of a config group that ship with the runner."""
-    return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml") if not path.stem.startswith("_"))
+def group_options(group: str, own_folders: Sequence[str] = ()) -> list[str]:
+    """The options of a config group that ship with the runner, and those of the user's own config folders."""
+    folders = [CONF_DIR, *map(Path, own_folders)]
+    return sorted(
+        path.stem for folder in folders for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_")
+    )
 
 
 def to_yaml(config: Section) -> str:

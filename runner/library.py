@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from runner.attempt import Attempt
 from runner.compose import Job, compose_jobs
+from runner.errors import UsageError
 from runner.preflight import preflight
 from runner.schema import Config
 
@@ -23,7 +24,11 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
 
     Raises:
         ConfigError: with every mistake.
+        UsageError: a flag, which means something on the command line only.
     """
+    shown_or_swept = [flag for flag in overrides if flag.startswith("-") and flag not in ("--config-dir", "-cd")]
+    if shown_or_swept:
+        raise UsageError(f"load_config composes one experiment; it takes KEY=VALUE, not {shown_or_swept[0]}")
     jobs: list[Job] = []
 
     def keep(job: Job) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +128,23 @@ def override_behind(error: MissingConfigException, arguments: Sequence[str]) -> 
     return None
 
 
-def unknown_option(error: MissingConfigException, culprit: str | None, arguments: Sequence[str]) -> Problem:
-    """Says which option is not there, which there are, and which was probably meant."""
+def unknown_option(
+    error: MissingConfigException,
+    culprit: str | None,
+    arguments: Sequence[str],
+    options_of: Callable[[str, Sequence[str]], Sequence[str]],
+) -> Problem:
+    """Says which option is not there, which there are, and which was probably meant.
+
+    Args:
+        error: what Hydra raised.
+        culprit: the override that asked for it; None where a YAML file did.
+        arguments: what Hydra was given.
+        options_of: the options of a group, also in these folders of the user's; of a list Hydra does not tell them.
+    """
     group, _, option = (error.missing_cfg_file or "").removesuffix(".yaml").rpartition("/")
-    options = sorted(name for name in error.options or () if not name.startswith("_"))
+    own_folders = [value for flag, value in pairwise(arguments) if flag in ("--config-dir", "-cd")]
+    options = sorted(name for name in error.options or options_of(group, own_folders) if not name.startswith("_"))
     if not group:
         return Problem(key="", message=str(error).splitlines()[0])
     close = difflib.get_close_matches(option, options, n=1)
@@ -163,7 +177,10 @@ def with_origin(problem: Problem, overrides: Sequence[str], files: Sequence[Path
         return problem
     if problem.key == "experiment":
         for file in files:
-            if PACKAGE_HEADER not in file.read_text(encoding="utf-8"):
+            text = file.read_text(encoding="utf-8")
+            if text.startswith("\ufeff"):
+                return Problem(key="", message=f"{file} begins with a byte order mark; save it as UTF-8 without one")
+            if PACKAGE_HEADER not in text:
                 return _without_header(file)
     if any(_sets(override, problem.key) for override in overrides):
         return dataclasses.replace(problem, origin=COMMAND_LINE)

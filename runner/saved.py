@@ -124,7 +124,7 @@ def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]
         with initialize_config_dir(config_dir=str(CONF_DIR), version_base="1.3"):
             composed = compose("train", overrides=relevant)
     except MissingConfigException as error:
-        raise ConfigError([unknown_option(error, override_behind(error, relevant), relevant)]) from error
+        raise ConfigError([unknown_option(error, override_behind(error, relevant), relevant, group_options)]) from error
     return {group: OmegaConf.to_container(composed[group], resolve=True) for group in groups}
 
 

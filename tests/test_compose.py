@@ -218,6 +218,24 @@ def test_mistakes_of_every_kind_are_reported_together(experiment):
     assert keys == {"model", "optimizer.name", "seed", "optimizer.lr", "schedule.warmup_epochs", "trainer.epohcs"}
 
 
+def test_an_unknown_option_in_a_list_is_told_with_those_there_are(experiment):
+    experiment("trainer: {epochs: 3}")
+    config_dir, folder, _ = experiment(HEADER)
+    message = str(refusal(config_dir, folder, "experiment=[digits,mime]"))
+    assert "there are digits, imagenet_resnet50, mine, transfer; did you mean mine?" in message
+
+
+def test_an_experiment_with_a_byte_order_mark_is_told_so(experiment):
+    assert "begins with a byte order mark" in str(refusal(*experiment("\ufeff" + HEADER + "trainer: {epochs: 3}")))
+
+
+def test_a_folder_for_hydra_is_refused_and_not_made(tmp_path):
+    message = str(refusal(f"hydra.run.dir={tmp_path / 'made'}"))
+    assert "hydra.run.dir" in message
+    assert "output_dir=" in message
+    assert not (tmp_path / "made").exists()
+
+
 def test_each_problem_says_where_its_key_was_set(experiment, tmp_path):
     argv = experiment(HEADER + "trainer:\n  epochs: 0\n  keep: 0\n")
     origins = {problem.key: problem.origin for problem in refusal(*argv, "trainer.keep=-1", "seed=-1").problems}
