@@ -70,6 +70,15 @@ class CheckpointWriter:
         self._thread = threading.Thread(target=self._write, args=(name, state, is_best), name="checkpoint")
         self._thread.start()
 
+    def point_best(self, name: str) -> None:
+        """Let `best` name a checkpoint that was submitted before, once it is written.
+
+        Raises:
+            OutputError: when it, or the pointer, can't be written.
+        """
+        self.wait()
+        self._store.point("best", name)
+
     def wait(self) -> None:
         """Wait until nothing is in flight.
 

@@ -309,8 +309,10 @@ def test_all_checkpoints_damaged_is_no_reason_to_start_over(tiny, tmp_path, monk
 
 def test_a_refused_resume_changes_nothing(tiny, tmp_path, monkeypatch, unkilled):
     run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 9)
+    before = (run_dir / "run.json").read_bytes()
     with pytest.raises(CheckpointError):
         resume(run_dir, "seed=2")
+    assert (run_dir / "run.json").read_bytes() == before
     assert outcome(resume(run_dir)) == unkilled(SCENARIO)
 
 
@@ -339,3 +341,33 @@ def test_a_full_disk_keeps_the_run_and_its_last_good_checkpoint(tiny, tmp_path, 
     monkeypatch.undo()
     resume(record_file.parent)
     assert run_folder.read_record(record_file.parent)["status"] == "completed"
+
+
+@pytest.mark.parametrize(("first", "then"), [(3, "null"), (8, "null"), (10, "null"), (13, "17")])
+def test_a_run_with_more_steps_goes_on_in_the_middle_of_the_epoch(tiny, unkilled, first, then):
+    """As if it had never had a last step: the row of the epoch that was cut short is written anew, for all of it."""
+    scenario = (*SCENARIO, "trainer.keep=1", "trainer.patience=null")
+    run_dir = runner.fit(runner.load_config(tiny(*scenario, f"trainer.max_steps={first}"))).run_dir
+    cut = outcome(run_dir)
+    assert [row["step"] for row in cut["rows"]] == [*range(5, first, 5), first]
+    resume(run_dir)  # nothing is left to do
+    assert outcome(run_dir) == cut
+    resume(run_dir, f"trainer.max_steps={then}")
+    never_cut = scenario if then == "null" else (*scenario, f"trainer.max_steps={then}")
+    assert outcome(run_dir) == unkilled(never_cut)
+    record = run_folder.read_record(run_dir)
+    assert (record["status"], record["attempts"]) == ("completed", 3)
+
+
+def test_a_kill_in_the_evaluation_of_the_last_step_loses_nothing(tiny, monkeypatch, tmp_path, unkilled):
+    scenario = (*SCENARIO, "trainer.max_steps=8")
+
+    def dying(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.trainer.recorder.Recorder.end", dying)  # all is written but that it is completed
+        with pytest.raises(Killed):
+            runner.fit(runner.load_config(tiny(*scenario)))
+    (record,) = tmp_path.glob("outputs/*/*/run.json")
+    assert outcome(resume(record.parent)) == unkilled(scenario)

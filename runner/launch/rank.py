@@ -70,7 +70,7 @@ def live(task: Task, life: Life) -> RunResult:
     watch = Watch(
         parent=os.getppid(),
         stall_seconds=task.ready.config.dist.stall_timeout_seconds,
-        on_stall=lambda silence: _end_stalled(life, log, silence),
+        on_stall=lambda silence: _end_stalled(task, life, log, silence),
     )
     dist = replace(dist, beat=watch.beat)
     with ExitStack() as stack:
@@ -129,7 +129,7 @@ def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, lo
         record = record_failure(life.rank, error, log)
         record.write(log.parent)
         if dist.is_main and record.is_echo:
-            correct_record(run_dir, record)
+            correct_record(run_dir, record, task.attempt.num_earlier)
         raise
 
 
@@ -183,7 +183,7 @@ def _agree_on_folder(task: Task, life: Life, dist: DistContext) -> Path:
     return folder
 
 
-def _end_stalled(life: Life, log: Path, silence: float) -> None:
+def _end_stalled(task: Task, life: Life, log: Path, silence: float) -> None:
     error = StalledError(
         f"rank {life.rank} on {socket.gethostname()} made no step for {silence:.0f} seconds "
         f"(dist.stall_timeout_seconds): it, or another process that it waits for, hangs; its stacks are in {log}"
@@ -193,4 +193,4 @@ def _end_stalled(life: Life, log: Path, silence: float) -> None:
     record.write(log.parent)
     life.on_failure()
     if life.rank == 0:
-        correct_record(log.parents[1], record)
+        correct_record(log.parents[1], record, task.attempt.num_earlier)
