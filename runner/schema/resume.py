@@ -22,6 +22,7 @@ _HARMLESS = (
     "trainer.checkpoint_every",
     "trainer.checkpoint_minutes",
     "trainer.keep",
+    "trainer.grace_seconds",
     "trainer.patience",
     "trainer.max_steps",
 )

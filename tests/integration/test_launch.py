@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 
+from runner.checkpoint import CheckpointStore
 from tests.conftest import ROOT, TINY
 
 SHORT = (*TINY, "dist.procs_per_node=2", "trainer.epochs=1")
@@ -193,6 +194,19 @@ def test_a_rank_that_hangs_ends_the_run_with_stacks_and_a_reason(start, tmp_path
     run_dir, record = the_run(tmp_path)
     assert record["error"]["name"] == "StalledError"
     assert "loop.py" in (run_dir / "logs" / "rank_0.log").read_text(), "its stacks are in its log"
+
+
+def test_a_stop_that_one_rank_can_not_follow_ends_within_the_grace(start, tmp_path):
+    launcher, ranks = endless(start, "trainer.grace_seconds=1", "trainer.checkpoint_every=2")
+    os.kill(ranks[1], signal.SIGSTOP)
+    os.kill(launcher.pid, signal.SIGTERM)
+    _, err = launcher.communicate(timeout=60)
+    assert wait_until_gone(ranks) == []
+    assert launcher.returncode == 1
+    assert "runner: GraceExceededError: asked to stop (SIGTERM), but not done within 1 seconds" in err.splitlines()[-1]
+    run_dir, record = the_run(tmp_path)
+    assert (record["status"], record["error"]["name"]) == ("failed", "GraceExceededError")
+    assert CheckpointStore(run_dir / "checkpoints", keep=2).newest_valid()[0] is not None
 
 
 def test_no_rank_survives_its_launcher(start):
