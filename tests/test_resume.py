@@ -12,11 +12,13 @@ import runner
 from runner import run_folder
 from runner.attempt import Attempt
 from runner.checkpoint import CheckpointStore
+from runner.commands.call import read_call
 from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
 from runner.files import sha256_of
 from runner.launch import launch
 from runner.preflight import preflight
 from runner.saved import load_saved
+from runner.schema.calls import ResumeCall
 from runner.schema.resume import judge_changes
 from runner.trainer import state
 from runner.trainer.loop import Trainer
@@ -314,6 +316,34 @@ def test_a_refused_resume_changes_nothing(tiny, tmp_path, monkeypatch, unkilled)
         resume(run_dir, "seed=2")
     assert (run_dir / "run.json").read_bytes() == before
     assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+
+
+@pytest.mark.parametrize(
+    ("allow", "meant"),
+    [("optimiser.lr", "optimizer.lr"), ("lr", "optimizer.lr"), ("dat", "data"), ("everything", None)],
+)
+def test_an_unknown_key_to_allow_is_refused_with_the_nearest(tiny, allow, meant):
+    saved = runner.load_config(tiny())
+    with pytest.raises(ConfigError) as caught:
+        judge_changes(saved, saved, finished_epochs=0, allow=["data", "optimizer.lr", allow])
+    hint = f"; did you mean {meant}?" if meant else ""
+    assert str(caught.value) == f"resume.allow = '{allow}': no such key or group{hint}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("resume.alow=[data]", 'resume.alow = ["data"]: no such key; did you mean resume.allow?'),
+        ("resume.allow=data", "resume.allow = 'data': must be a list"),
+        ("resume.allow=[1]", "resume.allow.0 = 1: must be text"),
+        ("resume=x", "resume = 'x': must be a group of keys"),
+        ("run=''", "run = '': must not be empty"),
+    ],
+)
+def test_the_keys_of_the_command_are_judged_in_the_same_words(typed, message):
+    with pytest.raises(ConfigError) as caught:
+        read_call("resume", ResumeCall, ["run=somewhere", typed])
+    assert str(caught.value) == f"{message} [from the command line]"
 
 
 def test_a_stretched_schedule_is_said(tiny, tmp_path):
