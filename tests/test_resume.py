@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import runner
 from runner import run_folder
@@ -146,6 +148,59 @@ def test_leaving_out_the_best_and_patience_is_noticed(tiny, tmp_path, monkeypatc
     parts = [without(field) if part is state._progress else part for part in state.RESTORED]
     monkeypatch.setattr(state, "RESTORED", tuple(parts))
     assert is_noticed(run_dir, unkilled(PATIENCE))
+
+
+# Dropout draws at each step.
+DRAWS = ("model=torchvision", "model.name=mobilenet_v3_small", "trainer.epochs=2", "trainer.checkpoint_every=2")
+
+
+def a_generator_of_the_process(*_: object, counter: list[int]) -> int:
+    """Instead of a key of seed, epoch and position: goes on from draw to draw, and begins anew with the process."""
+    counter[0] += 1
+    return counter[0]
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_a_generator_whose_state_is_left_out_is_noticed(tiny, tmp_path, monkeypatch, is_left_out):
+    """There is no generator state to restore because draws are keyed; a generator of the process would be noticed."""
+
+    def begin_process() -> None:
+        if is_left_out:
+            monkeypatch.setattr("runner.trainer.loop.key", partial(a_generator_of_the_process, counter=[0]))
+
+    begin_process()
+    unkilled = outcome(runner.fit(runner.load_config(tiny(*DRAWS, f"output_dir={tmp_path}/whole"))).run_dir)
+    begin_process()
+    run_dir = begin(tiny(*DRAWS), tmp_path, monkeypatch, 3)
+    begin_process()
+    assert (outcome(resume(run_dir)) == unkilled) is not is_left_out
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_the_scaler_of_fp16_goes_on(tiny, tmp_path, monkeypatch, is_left_out):
+    """On the CPU no run uses it; switched on, its factor decides bits as soon as it is no power of two."""
+
+    def scaler(device: str, **_: object) -> torch.amp.GradScaler:
+        return real(device, init_scale=3.0, growth_factor=1.5, growth_interval=4, enabled=True)
+
+    real = torch.amp.GradScaler
+    monkeypatch.setattr("torch.amp.GradScaler", scaler)
+    scenario = (*SCENARIO, "trainer.epochs=2", "trainer.keep=9")
+    whole = runner.fit(runner.load_config(tiny(*scenario, f"output_dir={tmp_path}/whole"))).run_dir
+    run_dir = begin(tiny(*scenario), tmp_path, monkeypatch, 7)
+    if is_left_out:
+        parts = [part for part in state.RESTORED if part is not state._scaler]
+        monkeypatch.setattr(state, "RESTORED", tuple(parts))
+    resume(run_dir)
+    saved = [last_state(folder)["scaler"] for folder in (whole, run_dir)]
+    assert saved[0]["scale"] == 3.0 * 1.5**2
+    assert (saved[0] == saved[1]) is not is_left_out
+    assert (outcome(whole) == outcome(run_dir)) is not is_left_out
+
+
+def last_state(run_dir: Path) -> dict:
+    store = CheckpointStore(run_dir / "checkpoints", keep=2)
+    return store.load(store.pointed("last")).state
 
 
 def resume_copy(run_dir: Path, tmp_path: Path) -> Path:
