@@ -20,6 +20,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.compose import to_yaml
 from runner.console import FILE_ONLY, LOGGER, log_to_file, progress_line
 from runner.data.fingerprint import fingerprint
+from runner.data.loader import death_of_loader
 from runner.data.splits import Splits
 from runner.device import (
     Precision,
@@ -191,6 +192,9 @@ def _fit(trainer: Trainer) -> None:
     try:
         trainer.fit()
     except RuntimeError as error:  # torch.OutOfMemoryError is one
+        dead = death_of_loader(error)
+        if dead is not None:
+            raise dead from error
         if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
             raise
         batch_size = trainer.config.data.batch_size
