@@ -24,7 +24,7 @@ run: $(READY) ## Train a ResNet-18 on real scans of digits; ARGS="model=resnet34
 test: $(READY) ## Run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-kill: $(READY) ## Kill and resume runs 100 times (about 20 minutes)
+test-kill: $(READY) ## Kill and resume runs 100 times (20 to 40 minutes)
 	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py
 
 test-cluster: $(READY) ## Run the tests of several machines and schedulers, which take minutes and need root
@@ -53,6 +53,7 @@ bench: $(READY) ## Run the benchmarks and record their results in benchmarks/res
 	$(BIN)/python benchmarks/digits_seeds.py
 	$(BIN)/python benchmarks/refusals.py
 	$(BIN)/python benchmarks/checkpoint_stall.py
+	$(BIN)/python benchmarks/resume_start.py
 
 wheel: $(READY) ## Build the wheel, install it into an empty environment, run it from an empty folder
 	.ci/check-wheel $(PYTHON)

@@ -17,6 +17,8 @@ class Attempt:
     """The whole command line, for the record."""
     is_resumed: bool = False
     """Whether the run goes on in its folder: from the newest valid checkpoint, or from the start without one."""
+    num_earlier: int = 0
+    """Attempts that run.json counts already: until it counts one more, this one has changed nothing."""
     notes: tuple[str, ...] = ()
     """What the log should say about a config that was changed for this attempt."""
     may_change_data: bool = False

@@ -18,6 +18,7 @@ from runner.files import named_write_errors
 
 # Kept free for the run's other files, which are small.
 _RESERVE_BYTES = 16 << 20
+THREAD_NAME = "checkpoint"
 
 
 class CheckpointWriter:
@@ -67,8 +68,17 @@ class CheckpointWriter:
         self.wait()
         self._check_space(tensors)
         self._copy(tensors)
-        self._thread = threading.Thread(target=self._write, args=(name, state, is_best), name="checkpoint")
+        self._thread = threading.Thread(target=self._write, args=(name, state, is_best), name=THREAD_NAME)
         self._thread.start()
+
+    def point_best(self, name: str) -> None:
+        """Let `best` name a checkpoint that was submitted before, once it is written.
+
+        Raises:
+            OutputError: when it, or the pointer, can't be written.
+        """
+        self.wait()
+        self._store.point("best", name)
 
     def wait(self) -> None:
         """Wait until nothing is in flight.

@@ -139,6 +139,12 @@ class StalledError(RunnerError):
     exit_code = EXIT_FAILURE
 
 
+class GraceExceededError(RunnerError):
+    """A run that was asked to stop had not saved everything when trainer.grace_seconds were over."""
+
+    exit_code = EXIT_FAILURE
+
+
 def named(name: str, message: str) -> RunnerError | None:
     """An error of this stable name, as another process met it; None where no named error has it."""
     kinds = [RunnerError]

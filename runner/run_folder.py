@@ -74,6 +74,11 @@ class RunFolder:
         self.record: dict[str, Any] = {}
 
     @property
+    def is_open(self) -> bool:
+        """Whether this process has recorded that the run begins or goes on."""
+        return bool(self.record)
+
+    @property
     def metrics_file(self) -> Path:
         """One JSON object per epoch."""
         return self.path / "metrics.jsonl"
@@ -102,12 +107,12 @@ class RunFolder:
         self.record |= {"best": None, "error": None}
         self._save()
 
-    def reopen(self, attempt: dict[str, Any]) -> None:
-        """Record that a run goes on: one more attempt, with what was typed for it."""
+    def reopen(self, attempt: dict[str, Any], best: dict[str, Any] | None) -> None:
+        """Record that a run goes on: one more attempt, with what was typed for it, and the best it goes on with."""
         self.record = read_record(self.path)
         number = self.record["attempts"] + 1
         resumes = [*self.record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
-        self.update(status="running", attempts=number, resumes=resumes, end=None, error=None)
+        self.update(status="running", attempts=number, resumes=resumes, best=best, end=None, error=None)
 
     def cut_metrics(self, num_epochs: int) -> None:
         """Keep the rows of the first epochs; later ones are trained, or at least evaluated, again."""

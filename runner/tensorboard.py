@@ -12,12 +12,18 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from torchvision.utils import make_grid
 
+from runner.console import LOGGER
+from runner.errors import OutputError
+from runner.files import named_write_errors
+
 
 class TensorBoardLog:
     """Scalars, hparams and one grid of images in `tensorboard/`."""
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        self._folder = folder
+        with named_write_errors(folder):
+            self._writer = SummaryWriter(str(folder), purge_step=purge_step)
 
     def __enter__(self) -> TensorBoardLog:
         return self
@@ -25,16 +31,28 @@ class TensorBoardLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.close()
+        try:
+            with named_write_errors(self._folder):
+                self._writer.close()
+        except OutputError as second:
+            if error is None:
+                raise
+            LOGGER.warning("the last points of the curves are missing: %s", second)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Add one point to each of several curves."""
-        for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)
+        """Add one point to each of several curves.
+
+        Raises:
+            OutputError: when this point, or one before it, can't be written.
+        """
+        with named_write_errors(self._folder):
+            for tag, value in values.items():
+                self._writer.add_scalar(tag, value, step)
 
     def images(self, tag: str, images: torch.Tensor) -> None:
         """Add a grid of images, uint8 N × 3 × H × W."""
-        self._writer.add_image(tag, make_grid(images, nrow=8), 0)
+        with named_write_errors(self._folder):
+            self._writer.add_image(tag, make_grid(images, nrow=8), 0)
 
     def hparams(self, parameters: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
         """Record hyperparameters with the final metrics, in the run itself rather than in a folder beside it."""
@@ -43,6 +61,7 @@ class TensorBoardLog:
             for key, value in parameters.items()
         }
         writer = self._writer._get_file_writer()  # type: ignore[no-untyped-call]
-        for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):  # type: ignore[no-untyped-call]
-            writer.add_summary(summary)
+        with named_write_errors(self._folder):
+            for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):  # type: ignore[no-untyped-call]
+                writer.add_summary(summary)
         self.scalars(metrics, step)

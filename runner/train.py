@@ -20,6 +20,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.compose import to_yaml
 from runner.console import FILE_ONLY, LOGGER, log_to_file, progress_line
 from runner.data.fingerprint import fingerprint
+from runner.data.loader import death_of_loader
 from runner.data.splits import Splits
 from runner.device import (
     Precision,
@@ -89,8 +90,8 @@ def train(
             stack.enter_context(folder.hold())
         stack.enter_context(log_to_file(folder.log_file(dist.rank)))
         stop = stop or stack.enter_context(StopRequest())
-        if dist.is_main:
-            _open(folder, config, splits, dist, attempt)
+        if dist.is_main and not attempt.is_resumed:
+            _begin(folder, config, splits, dist, attempt)
         stack.enter_context(_recorded_end(folder, dist))
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
         checkpoint = _checkpoint(config, splits, store, dist=dist, attempt=attempt)
@@ -104,7 +105,7 @@ def train(
         if checkpoint is not None:
             restore(assembled.trainer, checkpoint)
         if attempt.is_resumed and dist.is_main:
-            _go_back(folder, config, store, checkpoint)
+            _go_back(folder, config, store, checkpoint, attempt)
         return _run(config, assembled, folder, recorder)
 
 
@@ -144,14 +145,16 @@ def _go_on(config: Config, splits: Splits, store: CheckpointStore, attempt: Atte
     return checkpoint
 
 
-def _go_back(folder: RunFolder, config: Config, store: CheckpointStore, checkpoint: Checkpoint | None) -> None:
+def _go_back(
+    folder: RunFolder, config: Config, store: CheckpointStore, checkpoint: Checkpoint | None, attempt: Attempt
+) -> None:
     """Put the folder back to the moment of the checkpoint; only once training is sure to go on from it."""
     progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
+    folder.cut_metrics(progress.epoch)
     store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
     folder.clean()
-    folder.cut_metrics(progress.epoch)
     folder.write("config.yaml", to_yaml(config))
-    folder.update(best=summary_of(progress.best))
+    folder.reopen({"overrides": list(attempt.overrides), "command": attempt.command}, best=summary_of(progress.best))
     where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
     LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
 
@@ -189,6 +192,9 @@ def _fit(trainer: Trainer) -> None:
     try:
         trainer.fit()
     except RuntimeError as error:  # torch.OutOfMemoryError is one
+        dead = death_of_loader(error)
+        if dead is not None:
+            raise dead from error
         if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
             raise
         batch_size = trainer.config.data.batch_size
@@ -199,11 +205,8 @@ def _fit(trainer: Trainer) -> None:
         ) from error
 
 
-def _open(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, attempt: Attempt) -> None:
+def _begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, attempt: Attempt) -> None:
     """Write what explains the run, before anything can go wrong."""
-    if attempt.is_resumed:
-        folder.reopen({"overrides": list(attempt.overrides), "command": attempt.command})
-        return
     git = provenance.git_state(Path.cwd())
     folder.write("config.yaml", to_yaml(config))
     folder.write("environment.txt", provenance.installed_packages())
@@ -227,19 +230,22 @@ def _open(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, 
 
 @contextmanager
 def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
-    """Keep run.json true however the run ends, short of a kill (of which the lock tells)."""
+    """Keep run.json true however the run ends, short of a kill (of which the lock tells).
+
+    An attempt that is refused before it goes on is no part of the run: it leaves run.json as it was.
+    """
     try:
         yield
     except StoppedOnRequest as error:
         LOGGER.warning("%s", error, extra=FILE_ONLY)
-        if dist.is_main:
+        if folder.is_open:
             folder.end("stopped")
         raise
     except BaseException as error:
         name = error.name if isinstance(error, RunnerError) else type(error).__name__
         LOGGER.error("%s", traceback.format_exc(), extra=FILE_ONLY)
         try:
-            if dist.is_main:
+            if folder.is_open:
                 folder.end("failed", {"name": name, "message": str(error), "rank": dist.rank})
         except OutputError as second:
             LOGGER.warning("the end of the run could not be recorded: %s", second)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import runner
 from runner import run_folder
 from runner.attempt import Attempt
 from runner.checkpoint import CheckpointStore
+from runner.commands.call import read_call
 from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
 from runner.files import sha256_of
 from runner.launch import launch
 from runner.preflight import preflight
 from runner.saved import load_saved
+from runner.schema.calls import ResumeCall
 from runner.schema.resume import judge_changes
 from runner.trainer import state
 from runner.trainer.loop import Trainer
@@ -144,6 +148,59 @@ def test_leaving_out_the_best_and_patience_is_noticed(tiny, tmp_path, monkeypatc
     parts = [without(field) if part is state._progress else part for part in state.RESTORED]
     monkeypatch.setattr(state, "RESTORED", tuple(parts))
     assert is_noticed(run_dir, unkilled(PATIENCE))
+
+
+# Dropout draws at each step.
+DRAWS = ("model=torchvision", "model.name=mobilenet_v3_small", "trainer.epochs=2", "trainer.checkpoint_every=2")
+
+
+def a_generator_of_the_process(*_: object, counter: list[int]) -> int:
+    """Instead of a key of seed, epoch and position: goes on from draw to draw, and begins anew with the process."""
+    counter[0] += 1
+    return counter[0]
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_a_generator_whose_state_is_left_out_is_noticed(tiny, tmp_path, monkeypatch, is_left_out):
+    """There is no generator state to restore because draws are keyed; a generator of the process would be noticed."""
+
+    def begin_process() -> None:
+        if is_left_out:
+            monkeypatch.setattr("runner.trainer.loop.key", partial(a_generator_of_the_process, counter=[0]))
+
+    begin_process()
+    unkilled = outcome(runner.fit(runner.load_config(tiny(*DRAWS, f"output_dir={tmp_path}/whole"))).run_dir)
+    begin_process()
+    run_dir = begin(tiny(*DRAWS), tmp_path, monkeypatch, 3)
+    begin_process()
+    assert (outcome(resume(run_dir)) == unkilled) is not is_left_out
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_the_scaler_of_fp16_goes_on(tiny, tmp_path, monkeypatch, is_left_out):
+    """On the CPU no run uses it; switched on, its factor decides bits as soon as it is no power of two."""
+
+    def scaler(device: str, **_: object) -> torch.amp.GradScaler:
+        return real(device, init_scale=3.0, growth_factor=1.5, growth_interval=4, enabled=True)
+
+    real = torch.amp.GradScaler
+    monkeypatch.setattr("torch.amp.GradScaler", scaler)
+    scenario = (*SCENARIO, "trainer.epochs=2", "trainer.keep=9")
+    whole = runner.fit(runner.load_config(tiny(*scenario, f"output_dir={tmp_path}/whole"))).run_dir
+    run_dir = begin(tiny(*scenario), tmp_path, monkeypatch, 7)
+    if is_left_out:
+        parts = [part for part in state.RESTORED if part is not state._scaler]
+        monkeypatch.setattr(state, "RESTORED", tuple(parts))
+    resume(run_dir)
+    saved = [last_state(folder)["scaler"] for folder in (whole, run_dir)]
+    assert saved[0]["scale"] == 3.0 * 1.5**2
+    assert (saved[0] == saved[1]) is not is_left_out
+    assert (outcome(whole) == outcome(run_dir)) is not is_left_out
+
+
+def last_state(run_dir: Path) -> dict:
+    store = CheckpointStore(run_dir / "checkpoints", keep=2)
+    return store.load(store.pointed("last")).state
 
 
 def resume_copy(run_dir: Path, tmp_path: Path) -> Path:
@@ -309,9 +366,39 @@ def test_all_checkpoints_damaged_is_no_reason_to_start_over(tiny, tmp_path, monk
 
 def test_a_refused_resume_changes_nothing(tiny, tmp_path, monkeypatch, unkilled):
     run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 9)
+    before = (run_dir / "run.json").read_bytes()
     with pytest.raises(CheckpointError):
         resume(run_dir, "seed=2")
+    assert (run_dir / "run.json").read_bytes() == before
     assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+
+
+@pytest.mark.parametrize(
+    ("allow", "meant"),
+    [("optimiser.lr", "optimizer.lr"), ("lr", "optimizer.lr"), ("dat", "data"), ("everything", None)],
+)
+def test_an_unknown_key_to_allow_is_refused_with_the_nearest(tiny, allow, meant):
+    saved = runner.load_config(tiny())
+    with pytest.raises(ConfigError) as caught:
+        judge_changes(saved, saved, finished_epochs=0, allow=["data", "optimizer.lr", allow])
+    hint = f"; did you mean {meant}?" if meant else ""
+    assert str(caught.value) == f"resume.allow = '{allow}': no such key or group{hint}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("resume.alow=[data]", 'resume.alow = ["data"]: no such key; did you mean resume.allow?'),
+        ("resume.allow=data", "resume.allow = 'data': must be a list"),
+        ("resume.allow=[1]", "resume.allow.0 = 1: must be text"),
+        ("resume=x", "resume = 'x': must be a group of keys"),
+        ("run=''", "run = '': must not be empty"),
+    ],
+)
+def test_the_keys_of_the_command_are_judged_in_the_same_words(typed, message):
+    with pytest.raises(ConfigError) as caught:
+        read_call("resume", ResumeCall, ["run=somewhere", typed])
+    assert str(caught.value) == f"{message} [from the command line]"
 
 
 def test_a_stretched_schedule_is_said(tiny, tmp_path):
@@ -339,3 +426,33 @@ def test_a_full_disk_keeps_the_run_and_its_last_good_checkpoint(tiny, tmp_path, 
     monkeypatch.undo()
     resume(record_file.parent)
     assert run_folder.read_record(record_file.parent)["status"] == "completed"
+
+
+@pytest.mark.parametrize(("first", "then"), [(3, "null"), (8, "null"), (10, "null"), (13, "17")])
+def test_a_run_with_more_steps_goes_on_in_the_middle_of_the_epoch(tiny, unkilled, first, then):
+    """As if it had never had a last step: the row of the epoch that was cut short is written anew, for all of it."""
+    scenario = (*SCENARIO, "trainer.keep=1", "trainer.patience=null")
+    run_dir = runner.fit(runner.load_config(tiny(*scenario, f"trainer.max_steps={first}"))).run_dir
+    cut = outcome(run_dir)
+    assert [row["step"] for row in cut["rows"]] == [*range(5, first, 5), first]
+    resume(run_dir)  # nothing is left to do
+    assert outcome(run_dir) == cut
+    resume(run_dir, f"trainer.max_steps={then}")
+    never_cut = scenario if then == "null" else (*scenario, f"trainer.max_steps={then}")
+    assert outcome(run_dir) == unkilled(never_cut)
+    record = run_folder.read_record(run_dir)
+    assert (record["status"], record["attempts"]) == ("completed", 3)
+
+
+def test_a_kill_in_the_evaluation_of_the_last_step_loses_nothing(tiny, monkeypatch, tmp_path, unkilled):
+    scenario = (*SCENARIO, "trainer.max_steps=8")
+
+    def dying(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.trainer.recorder.Recorder.end", dying)  # all is written but that it is completed
+        with pytest.raises(Killed):
+            runner.fit(runner.load_config(tiny(*scenario)))
+    (record,) = tmp_path.glob("outputs/*/*/run.json")
+    assert outcome(resume(record.parent)) == unkilled(scenario)

@@ -23,6 +23,28 @@ def test_a_second_sigint_leaves_at_once_and_handlers_are_put_back():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_signal_is_known_before_the_main_thread_can_handle_it():
+    """As while C code keeps it busy: the handler has not run yet, another thread knows already."""
+    with StopRequest() as stop:
+        assert not stop.is_wanted
+        os.kill(os.getpid(), signal.SIGTERM)
+        handled, stop.received = stop.received, None
+        assert handled == "SIGTERM"
+        assert stop.is_wanted
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_signal_to_a_forked_process_is_none_to_this_one():
+    with StopRequest() as stop:
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not stop.is_wanted
+
+
 def test_outside_the_main_thread_it_leaves_signals_alone():
     def enter() -> None:
         with StopRequest() as stop:

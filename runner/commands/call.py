@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from runner.compose import CONF_DIR, permissive
 from runner.errors import ConfigError, Problem, UsageError
 from runner.refusal import COMMAND_LINE, translate
 from runner.schema.base import Section
-from runner.schema.judge import MISSING
+from runner.schema.judge import MISSING, explain
 
 Call = TypeVar("Call", bound=Section)
 
@@ -65,10 +66,5 @@ def _checked(rules: type[Call], values: dict[str, Any]) -> Call:
     try:
         return rules.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        raise ConfigError([_problem(detail) for detail in error.errors(include_url=False)]) from None
-
-
-def _problem(detail: Any) -> Problem:  # noqa: ANN401 - pydantic's ErrorDetails
-    key = ".".join(map(str, detail["loc"]))
-    message = "no such key" if detail["type"] == "extra_forbidden" else detail["msg"].removeprefix("Input ").lower()
-    return Problem(key=key, value=detail["input"], has_value=True, message=message, origin=COMMAND_LINE)
+        problems = explain(error, values, rules)
+        raise ConfigError([dataclasses.replace(problem, origin=COMMAND_LINE) for problem in problems]) from None

@@ -47,6 +47,7 @@ def _resume(argv: list[str], stop: StopRequest) -> int:
     attempt = Attempt(
         overrides=tuple(overrides),
         is_resumed=True,
+        num_earlier=record["attempts"],
         notes=tuple(notes),
         may_change_data="data" in call.resume.allow,
     )

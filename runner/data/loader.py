@@ -251,20 +251,38 @@ def _received(loader: DataLoader[Batch | RunnerError]) -> Generator[Batch, None,
                 raise item
             yield item
     except RuntimeError as error:
-        # A defect of ours in such a process has another text, "Caught … in DataLoader worker process 0".
-        if "DataLoader worker (pid" not in str(error):
+        cause_of_death = _cause_of_death(error)
+        if cause_of_death is None:
             raise
-        cause_of_death = str(error.__cause__ or error).partition(". ")[0].rstrip(".")
     finally:
         # An error refers to this frame. Loader processes must end with the last reference to them: once they are left
         # to the garbage collector, their queues may be gone first, and each is then waited for in vain for 5 seconds.
         del items, loader
     if cause_of_death is not None:
-        raise DeviceError(
-            f"a process that loads images died ({cause_of_death}); the usual cause is too little memory, or in a "
-            "container too little shared memory (docker run --shm-size=8g): give more, or lower data.workers or "
-            "data.batch_size"
-        )
+        raise _dead(cause_of_death)
+
+
+def death_of_loader(error: RuntimeError) -> DeviceError | None:
+    """The named error where torch says that a loader process died; None where it says something else.
+
+    Torch also says so at the signal of the child's death, wherever the main thread happens to be.
+    """
+    cause = _cause_of_death(error)
+    return None if cause is None else _dead(cause)
+
+
+def _cause_of_death(error: RuntimeError) -> str | None:
+    # A defect of ours in such a process has another text, "Caught … in DataLoader worker process 0".
+    if "DataLoader worker (pid" not in str(error):
+        return None
+    return str(error.__cause__ or error).partition(". ")[0].rstrip(".")
+
+
+def _dead(cause: str) -> DeviceError:
+    return DeviceError(
+        f"a process that loads images died ({cause}); the usual cause is too little memory, or in a container too "
+        "little shared memory (docker run --shm-size=8g): give more, or lower data.workers or data.batch_size"
+    )
 
 
 def _started(loader: DataLoader[Batch | RunnerError]) -> Iterator[Batch | RunnerError]:

@@ -6,17 +6,18 @@ Importing this package imports no torch.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from runner import run_folder
 from runner.console import LOGGER
+from runner.stop import StopRequest
 
 if TYPE_CHECKING:
     from runner.attempt import Attempt
     from runner.launch.submitted import Submission
     from runner.preflight import Ready
-    from runner.stop import StopRequest
     from runner.train import RunResult
 
 
@@ -40,11 +41,7 @@ def launch(
         stop.refuse_to_begin()
     match plan.mode:
         case "inline":
-            from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
-
-            LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
-            run_dir = folder or run_folder.make_new(Path(ready.config.output_dir))
-            return train(ready.config, run_dir, ready.splits, attempt, stop=stop)
+            return _train_here(ready, attempt, folder, stop)
         case "elastic":
             from runner.launch.elastic import launch_elastic  # noqa: PLC0415
 
@@ -59,3 +56,20 @@ def launch(
             return submit(ready, folder, attempt)
         case _:
             assert_never(plan.mode)
+
+
+def _train_here(ready: Ready, attempt: Attempt, folder: Path | None, stop: StopRequest | None) -> RunResult:
+    """Train in this process alone."""
+    from runner.launch.grace import ended_in_time, tell_alone  # noqa: PLC0415 - torch only once all is checked
+    from runner.train import train  # noqa: PLC0415
+
+    config = ready.config
+    LOGGER.info("launch      %s (%s)", ready.plan.mode, ready.plan.reason)
+    run_dir = folder or run_folder.make_new(Path(config.output_dir))
+    log = run_folder.RunFolder(run_dir).log_file(0)
+    with ExitStack() as stack:
+        stop = stop or stack.enter_context(StopRequest())
+        stack.enter_context(
+            ended_in_time(config, stop, log, lambda error: tell_alone(run_dir, log, error, attempt.num_earlier))
+        )
+        return train(config, run_dir, ready.splits, attempt, stop=stop)

@@ -199,12 +199,13 @@ def _explained(error: ChildFailedError, assignment: _Assignment) -> RunnerError:
         record = _without_words(rank, failure, folder)
     if record is None:
         record = _without_words(rank, failure, folder)
-    return _told(record, folder)
+    return _told(record, assignment)
 
 
-def _told(record: FailureRecord, folder: Path | None) -> RunnerError:
+def _told(record: FailureRecord, assignment: _Assignment) -> RunnerError:
+    folder = assignment.board.folder
     if folder is not None:
-        correct_record(folder, record)
+        correct_record(folder, record, assignment.task.attempt.num_earlier)
     show(record)
     return record.as_error()
 
@@ -213,7 +214,7 @@ def _give_up(assignment: _Assignment) -> None:
     """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
     record = first_failure([assignment.records])
     if record is not None:
-        error = _told(record, assignment.board.folder)
+        error = _told(record, assignment)
         console.show_error(error)
         shutil.rmtree(assignment.records, ignore_errors=True)
         os._exit(error.exit_code)

@@ -98,10 +98,16 @@ def first_failure(folders: Iterable[Path]) -> FailureRecord | None:
     return min(records, key=lambda record: (record.is_echo, record.moment), default=None)
 
 
-def correct_record(run_dir: Path, failure: FailureRecord) -> None:
+def correct_record(run_dir: Path, failure: FailureRecord, num_earlier: int) -> None:
     """Let run.json name the failure that ended the run; rank 0 may only have met its echo, or been killed.
 
-    Of several machines that share the folder, the first one to know the cause says it.
+    Of several machines that share the folder, the first one to know the cause says it. An attempt that was refused
+    before it went on leaves the record as it was.
+
+    Args:
+        run_dir: the run folder.
+        failure: what ended the run.
+        num_earlier: attempts that were recorded before this one.
     """
     if not (run_dir / "run.json").is_file():
         return
@@ -109,7 +115,8 @@ def correct_record(run_dir: Path, failure: FailureRecord) -> None:
     folder.record = read_record(run_dir)
     known = folder.record.get("error") or {}
     is_cause = "host" in known and known["name"] != RankLostError.__name__
-    if folder.record.get("status") in ("running", "failed") and not is_cause:
+    has_begun = folder.record["attempts"] > num_earlier
+    if has_begun and folder.record["status"] in ("running", "failed") and not is_cause:
         told = {"name": failure.name, "message": failure.message, "rank": failure.rank, "host": failure.host}
         folder.end("failed", told)
 

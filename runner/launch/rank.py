@@ -17,8 +17,9 @@ from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.device import choose_device
 from runner.dist import DistContext
-from runner.errors import DeviceError, StalledError, StoppedOnRequest
+from runner.errors import DeviceError, RunnerError, StalledError, StoppedOnRequest
 from runner.launch.failure import correct_record, record_failure
+from runner.launch.grace import ended_in_time
 from runner.launch.group import check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
 from runner.launch.watch import Watch
@@ -70,12 +71,15 @@ def live(task: Task, life: Life) -> RunResult:
     watch = Watch(
         parent=os.getppid(),
         stall_seconds=task.ready.config.dist.stall_timeout_seconds,
-        on_stall=lambda silence: _end_stalled(life, log, silence),
+        on_stall=lambda silence: _tell_end(task, life, log, _stalled(life, log, silence)),
     )
     dist = replace(dist, beat=watch.beat)
     with ExitStack() as stack:
         stack.enter_context(output_to(log, shows_messages=dist.is_main))
         stack.enter_context(watch.watching())
+        stack.enter_context(
+            ended_in_time(task.ready.config, life.stop, log, lambda error: _tell_end(task, life, log, error))
+        )
         if dist.mode == "adopted":
             LOGGER.info("launch      %s (%s)", dist.mode, task.ready.plan.reason)
         _share_cores(dist)
@@ -129,7 +133,7 @@ def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, lo
         record = record_failure(life.rank, error, log)
         record.write(log.parent)
         if dist.is_main and record.is_echo:
-            correct_record(run_dir, record)
+            correct_record(run_dir, record, task.attempt.num_earlier)
         raise
 
 
@@ -183,14 +187,18 @@ def _agree_on_folder(task: Task, life: Life, dist: DistContext) -> Path:
     return folder
 
 
-def _end_stalled(life: Life, log: Path, silence: float) -> None:
-    error = StalledError(
+def _stalled(life: Life, log: Path, silence: float) -> StalledError:
+    return StalledError(
         f"rank {life.rank} on {socket.gethostname()} made no step for {silence:.0f} seconds "
         f"(dist.stall_timeout_seconds): it, or another process that it waits for, hangs; its stacks are in {log}"
     )
+
+
+def _tell_end(task: Task, life: Life, log: Path, error: RunnerError) -> None:
+    """Leave word of why this process ends itself."""
     record = record_failure(life.rank, error, log)
     LOGGER.error("%s", error)
     record.write(log.parent)
     life.on_failure()
     if life.rank == 0:
-        correct_record(log.parents[1], record)
+        correct_record(log.parents[1], record, task.attempt.num_earlier)

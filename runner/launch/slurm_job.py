@@ -22,6 +22,7 @@ from runner.console import LOGGER
 from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, StoppedOnRequest
 from runner.launch.environment import adopted_place
 from runner.launch.refused import refusals_told
+from runner.run_folder import read_record
 from runner.schema import Config
 from runner.stop import StopRequest
 
@@ -63,8 +64,9 @@ class SubmittedRun:
 
     def _exit_code(self) -> int:
         rank, before = int(os.environ["SLURM_PROCID"]), _newest_checkpoint(self.run_dir)
+        num_earlier = self._num_attempts()
         try:
-            self._train()
+            self._train(num_earlier)
         except StoppedOnRequest:
             if rank != 0:
                 return EXIT_DONE  # srun takes any other code for a reason to kill rank 0, which may still be saving
@@ -72,24 +74,26 @@ class SubmittedRun:
             return EXIT_STOPPED
         except Exception as error:
             if rank != 0:
-                self._record(rank, error)
+                self._record(rank, error, num_earlier)
             raise
         return EXIT_DONE
 
-    def _record(self, rank: int, error: Exception) -> None:
+    def _num_attempts(self) -> int:
+        return int(read_record(self.run_dir)["attempts"]) if (self.run_dir / "run.json").is_file() else 0
+
+    def _record(self, rank: int, error: Exception, num_earlier: int) -> None:
         """Let run.json name this failure: rank 0, which would see to it, is killed as soon as this rank ends."""
         from runner.launch.failure import correct_record, record_failure  # noqa: PLC0415
 
         record = record_failure(rank, error, None)
         if not record.is_echo:
-            correct_record(self.run_dir, record)
+            correct_record(self.run_dir, record, num_earlier)
 
-    def _train(self) -> None:
+    def _train(self, num_earlier: int) -> None:
         from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
         from runner.preflight import preflight  # noqa: PLC0415
 
-        has_begun = (self.run_dir / "run.json").is_file()
-        attempt = replace(self.attempt, is_resumed=has_begun)
+        attempt = replace(self.attempt, is_resumed=num_earlier > 0, num_earlier=num_earlier)
         if int(os.environ.get("SLURM_RESTART_COUNT", "0")):
             attempt = replace(attempt, notes=())  # what was changed for this job has been said
         with StopRequest() as stop:

@@ -37,6 +37,7 @@ _SENTENCES = {
     "value_error": "{error}",
     "tuple_type": "must be a list",
     "too_long": "must be a list of {max_length}",
+    "string_too_short": "must not be empty",
     "model_type": "must be a group of keys",
     "model_attributes_type": "must be a group of keys",
     "dict_type": "must be a group of keys",
@@ -62,16 +63,37 @@ def judge(values: Mapping[str, Any], found_before: tuple[Problem, ...] = ()) -> 
         # What JSON can't hold has been reported already.
         config = Config.model_validate_json(json.dumps(values, default=repr))
     except ValidationError as error:
-        problems += [_explain(detail, values) for detail in error.errors(include_url=False)]
+        problems += explain(error, values)
     problems += find_conflicts(values)
     if problems or config is None:
         raise ConfigError(list(_one_per_key(problems)))
     return config
 
 
-def known_keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """Every key that the schema allows beside the chosen options of the groups; entries of lists have none."""
-    yield from _keys_of(Config, values, "")
+def explain(error: ValidationError, values: Mapping[str, Any], root: type[BaseModel] = Config) -> list[Problem]:
+    """What pydantic found, in our words.
+
+    Args:
+        error: by which the values were refused.
+        values: nested plain values.
+        root: the section by whose rules they were judged.
+    """
+    return [_explain(detail, values, root) for detail in error.errors(include_url=False)]
+
+
+def known_keys(values: Mapping[str, Any], root: type[BaseModel] = Config) -> Iterator[str]:
+    """Every key that a section allows beside the chosen options of the groups; entries of lists have none."""
+    yield from _keys_of(root, values, "")
+
+
+def did_you_mean(key: str, known: Iterable[str]) -> str | None:
+    """The known key that was probably meant: spelt alike, as a whole or in its last word."""
+    full = list(known)
+    by_last = {name.rpartition(".")[2]: name for name in full}
+    close = difflib.get_close_matches(key, full, n=1, cutoff=0.7)
+    if not close:
+        close = [by_last[name] for name in difflib.get_close_matches(key.rpartition(".")[2], by_last, n=1, cutoff=0.7)]
+    return f"did you mean {close[0]}?" if close else None
 
 
 def _keys_of(section: type[BaseModel], values: object, prefix: str) -> Iterator[str]:
@@ -99,10 +121,12 @@ def _chosen(variants: Sequence[type[BaseModel]], values: object) -> type[BaseMod
     return next(fitting, None)
 
 
-def _section_at(parts: Sequence[str], values: Mapping[str, Any]) -> type[BaseModel] | None:
+def _section_at(
+    parts: Sequence[str], values: Mapping[str, Any], root: type[BaseModel] = Config
+) -> type[BaseModel] | None:
     """The section class at a key, such as that of the third entry for data.train_transforms.2."""
-    section: type[BaseModel] | None = Config
-    annotation: Any = Config
+    section: type[BaseModel] | None = root
+    annotation: Any = root
     node: Any = values
     for part in parts:
         if isinstance(node, list) and part.isdigit():
@@ -139,14 +163,16 @@ def _one_per_key(problems: Iterable[Problem]) -> Iterator[Problem]:
             yield first
 
 
-def _explain(detail: Any, values: Mapping[str, Any]) -> Problem:  # noqa: ANN401 - pydantic's ErrorDetails
+def _explain(detail: Any, values: Mapping[str, Any], root: type[BaseModel]) -> Problem:  # noqa: ANN401 - ErrorDetails
     parts = _key_parts(detail["loc"], values)
     key = ".".join(parts)
     kind, context, received = detail["type"], detail.get("ctx", {}), detail["input"]
     if kind == "extra_forbidden":
-        return Problem(key=key, value=received, has_value=True, message="no such key", hint=_nearest(parts, values))
+        return Problem(
+            key=key, value=received, has_value=True, message="no such key", hint=_nearest(parts, values, root)
+        )
     if kind == "missing" and isinstance(received, list):
-        owner = _section_at(parts[:-2], values)
+        owner = _section_at(parts[:-2], values, root)
         length = len(get_args(owner.model_fields[parts[-2]].annotation)) if owner is not None else "more"
         kind, context, key = "too_long", {"max_length": length}, ".".join(parts[:-1])
     elif kind == "missing":
@@ -195,15 +221,15 @@ def _key_parts(location: tuple[int | str, ...], values: Mapping[str, Any]) -> li
     return parts
 
 
-def _nearest(parts: Sequence[str], values: Mapping[str, Any]) -> str | None:
+def _nearest(parts: Sequence[str], values: Mapping[str, Any], root: type[BaseModel]) -> str | None:
     """Where the key belongs, or the known key that was probably meant: spelt alike in its section or elsewhere."""
     *parents, last = parts
     owner = _owner_of(".".join(parents), last)
     if owner is not None:
         return owner
-    section = _section_at(parents, values)
+    section = _section_at(parents, values, root)
     siblings = {name: ".".join([*parents, name]) for name in section.model_fields} if section is not None else {}
-    elsewhere = {name.rpartition(".")[2]: name for name in known_keys(values)}
+    elsewhere = {name.rpartition(".")[2]: name for name in known_keys(values, root)}
     for names in (siblings, elsewhere):
         close = difflib.get_close_matches(last, names, n=1, cutoff=0.7)
         if close:

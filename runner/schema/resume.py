@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.errors import ConfigError, Problem
 from runner.schema import Config
+from runner.schema.judge import did_you_mean, known_keys
 
 # Keys and groups whose change keeps the meaning of a run.
 _HARMLESS = (
@@ -22,6 +23,7 @@ _HARMLESS = (
     "trainer.checkpoint_every",
     "trainer.checkpoint_minutes",
     "trainer.keep",
+    "trainer.grace_seconds",
     "trainer.patience",
     "trainer.max_steps",
 )
@@ -47,7 +49,7 @@ def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow:
         ConfigError: with each change that breaks the meaning of the run.
     """
     notes: list[str] = []
-    problems: list[Problem] = []
+    problems = list(_unknown(allow, wanted))
     for key, old, new in changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json")):
         change = f"{key}: {old} → {new}"
         if key == "trainer.epochs":
@@ -84,6 +86,14 @@ def changes(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]
             yield from changes(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
     elif old != new:
         yield key, old, new
+
+
+def _unknown(allow: Sequence[str], wanted: Config) -> Iterator[Problem]:
+    known = set(known_keys(wanted.model_dump(mode="json")))
+    for key in allow:
+        if key not in known:
+            hint = did_you_mean(key, known)
+            yield Problem(key="resume.allow", value=key, has_value=True, message="no such key or group", hint=hint)
 
 
 def _is_under(key: str, allowed: Sequence[str]) -> bool:

@@ -29,6 +29,9 @@ class TrainerConfig(Section):
     """Minutes between two checkpoints within an epoch (null = off); besides checkpoint_every."""
     keep: Annotated[int, Field(ge=1)]
     """Number of newest checkpoints that are kept, besides the best."""
+    grace_seconds: Annotated[float, Field(gt=0)]
+    """Longest time from a request to stop (SIGTERM, SIGINT, SIGUSR1) until everything is saved; then the process ends
+    anyway, and the checkpoints so far stand. With dist=slurm at most dist.slurm.warning_seconds."""
     device: Literal["auto", "cpu", "cuda", "mps"]
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"]

@@ -242,6 +242,12 @@ class Trainer:
         self._check_finite()
         train, meter, progress = self.meter.read_all(self.dist), self.meter, self.progress
         self._check_ledger(train)
+        is_cut = not self.train_batches.plan.is_over(progress.position)
+        if is_cut:
+            # A run that is given more steps goes on from here, in the middle of the epoch: this evaluation and its row
+            # are then as if they had not been.
+            self._save()
+        name = checkpoint_name(progress.epoch + (not is_cut), progress.step)
         started = time.perf_counter()
         raw = self._evaluate(self.model)
         ema = self._evaluate(self.ema.module) if self.ema is not None else None
@@ -250,7 +256,7 @@ class Trainer:
         progress.position = 0
         self.meter = Meter(self.dist.device)
         row = self._row(train, raw, ema)
-        self._judge(raw, ema)
+        self._judge(raw, ema, name)
         progress.count_patience(min(raw.loss, ema.loss) if ema is not None else raw.loss)
         row |= {
             "train_images_per_second": train.count / meter.train_seconds,
@@ -260,7 +266,10 @@ class Trainer:
         }
         if self.recorder is not None:
             self.recorder.epoch(row, progress.best)
-        self._save()
+        if not is_cut:
+            self._save()
+        elif progress.best is not None and progress.best.checkpoint == name and self.dist.is_main:
+            self.writer.point_best(name)
 
     def _check_ledger(self, train: Totals) -> None:
         """The images that were used, over all processes and attempts, are those that seed and epoch ask for."""
@@ -305,10 +314,15 @@ class Trainer:
             row |= {"val_ema_loss": ema.loss, "val_ema_top1": ema.top1, "val_ema_top5": ema.top5}
         return row
 
-    def _judge(self, raw: Evaluation, ema: Evaluation | None) -> None:
-        """Keep the best of all epochs, be it of the raw weights or of their average; a tie keeps the earlier."""
+    def _judge(self, raw: Evaluation, ema: Evaluation | None, name: str) -> None:
+        """Keep the best of all epochs, be it of the raw weights or of their average; a tie keeps the earlier.
+
+        Args:
+            raw: of the weights.
+            ema: of their moving average, where there is one.
+            name: of the checkpoint that holds, or will hold, these weights.
+        """
         metric, progress = self.config.trainer.monitor, self.progress
-        name = checkpoint_name(progress.epoch, progress.step)
         candidates: list[tuple[Weights, Evaluation]] = [("raw", raw)]
         if ema is not None:
             candidates.append(("ema", ema))

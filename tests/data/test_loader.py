@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -129,6 +130,27 @@ def test_the_ranks_share_each_global_batch() -> None:
     ranks = [ids(train_batches(54, batch_size=4, rank=rank, world_size=3).stream(0, 0, 2)) for rank in range(3)]
     for whole, *parts in zip(one, *ranks, strict=True):
         assert flat(parts) == whole
+
+
+def ledger(workers: int, world_size: int, epoch: int) -> list[tuple[int, str]]:
+    """Each image that any rank got in an epoch, with a digest of its pixels."""
+    return [
+        (image, hashlib.sha256(pixels.numpy().tobytes()).hexdigest())
+        for rank in range(world_size)
+        for batch in train_batches(
+            46, batch_size=8 // world_size, transform=noise, workers=workers, rank=rank, world_size=world_size
+        ).stream(epoch, 0, epoch + 1)
+        for image, pixels in zip(batch.ids.tolist(), batch.images, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_each_image_once_per_epoch_with_the_same_pixels(workers: int, world_size: int) -> None:
+    for epoch in range(2):
+        found = ledger(workers, world_size, epoch)
+        assert sorted(image for image, _ in found) == list(range(46))
+        assert sorted(found) == sorted(ledger(0, 1, epoch))
 
 
 def test_global_sizes_are_those_of_all_ranks() -> None:

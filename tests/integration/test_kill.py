@@ -1,6 +1,8 @@
 """A run that is killed, again and again, and resumed ends where an unkilled one would have: the same bits and records.
 
 `RUNNER_KILLS=100 pytest tests/integration/test_kill.py` (or `make test-kill`) kills more often than `make test` does.
+Where a kill lands is told by what the run has written: it is aimed at a phase that is seen to have begun, at a random
+moment within, and counted for the phase that the files, which no longer change, then show.
 """
 
 from __future__ import annotations
@@ -8,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +28,14 @@ from runner.checkpoint import CheckpointStore
 from runner.files import sha256_of
 from tests.conftest import ROOT
 
+EPOCHS, STEPS = 4, 6  # steps of each epoch
 NUM_KILLS = int(os.environ.get("RUNNER_KILLS", "4"))
-PHASES = ("training", "save", "evaluation", "start-up")
+# Ranks and loader processes. Both values of both in the short test, all four combinations in the long one.
+CASES = [(2, 0), (1, 2)] if NUM_KILLS < 20 else [(2, 0), (1, 2), (2, 2), (1, 0)]
+PHASES = ("training", "start-up", "save", "evaluation")
+AIMS = (*PHASES, "end")
+# Longest time in seconds between the sign that a phase has begun and the kill.
+MOST_SECONDS = {"training": 0.1, "start-up": 3.0, "save": 0.03, "evaluation": 0.1, "end": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +43,7 @@ def photos(tmp_path_factory) -> Path:
     """Image files of three classes, told apart by their colour."""
     root = tmp_path_factory.mktemp("photos")
     generator = np.random.default_rng(0)
-    for split, count in (("train", 14), ("val", 9)):
+    for split, count in (("train", 15), ("val", 20)):
         for label, name in enumerate(("red", "green", "blue")):
             (root / split / name).mkdir(parents=True)
             for number in range(count):
@@ -42,69 +53,123 @@ def photos(tmp_path_factory) -> Path:
     return root
 
 
-def command(photos: Path, workers: int, *more: str) -> list[str]:
+def command(photos: Path, ranks: int, workers: int) -> list[str]:
     return [
         sys.executable,
         "-m",
         "runner",
-        *more,
+        "model=torchvision",
+        "model.name=shufflenet_v2_x0_5",
         "data=folder",
         f"data.root={photos}",
         "data.image_size=32",
-        "data.batch_size=8",
+        f"data.batch_size={8 // ranks}",
         f"data.workers={workers}",
+        f"dist.procs_per_node={ranks}",
+        "dist.backend=gloo",
         "optimizer.lr=0.02",
-        "trainer.epochs=4",
+        "optimizer.lr_scaling=none",
+        f"trainer.epochs={EPOCHS}",
+        "trainer.patience=null",
         "trainer.ema_decay=0.8",
-        "trainer.checkpoint_every=2",
+        "trainer.checkpoint_every=4",
         "trainer.print_every=1",
         "trainer.precision=fp32",
         "trainer.device=cpu",
     ]
 
 
-def start(argv: list[str], cwd: Path) -> subprocess.Popen[bytes]:
-    with (cwd / "stdout").open("wb") as log:
-        return subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+@dataclass
+class Attempt:
+    """A run in a process group of its own, and what can be seen of it from outside."""
 
+    folder: Path
+    process: subprocess.Popen[bytes]
+    left_over: frozenset[str]
+    """What earlier attempts have left half-written."""
 
-def run_dir_in(folder: Path) -> Path | None:
-    return next((path.parent for path in folder.glob("outputs/*/*/run.json")), None)
+    @classmethod
+    def start(cls, argv: list[str], folder: Path) -> Attempt:
+        folder.mkdir(exist_ok=True)
+        with (folder / "stdout").open("wb") as log:
+            process = subprocess.Popen(
+                argv,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        left_over = frozenset(path.name for path in folder.glob("outputs/*/*/checkpoints/.*.tmp"))
+        return cls(folder, process, left_over)
 
+    @property
+    def said(self) -> str:
+        return (self.folder / "stdout").read_text(errors="replace")
 
-def phase_of(folder: Path) -> str:
-    """What a run is doing, seen from outside."""
-    run_dir = run_dir_in(folder)
-    lines = [line for line in (folder / "stdout").read_text(errors="replace").splitlines() if "  step " in line]
-    if run_dir is None or not lines:
-        return "start-up"
-    if any((run_dir / "checkpoints").glob(".*.tmp")):
-        return "save"
-    done, total = lines[-1].split("  step ")[1].split("  ")[0].split("/")
-    return "evaluation" if done == total else "training"
+    @property
+    def run_dir(self) -> Path | None:
+        return next((path.parent for path in self.folder.glob("outputs/*/*/run.json")), None)
 
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
 
-def kill_in(phase: str, process: subprocess.Popen[bytes], folder: Path, randomness: random.Random) -> bool:
-    """SIGKILL the whole process group once it is in a phase, at a random moment of it; False where it ended before."""
-    if phase == "start-up":
-        # No waiting for an outcome: the moment itself is what is tried.
-        time.sleep(randomness.uniform(0.2, 4.0))
-    else:
-        while process.poll() is None and phase_of(folder) != phase:
+    def ends_well(self) -> bool:
+        return self.process.wait(timeout=250) == 0
+
+    def phase(self) -> str:
+        """What the run is doing, by what it has written and said."""
+        run_dir, place = self.run_dir, self.place()
+        if run_dir is None or place is None:
+            return "start-up"
+        if self.is_saving(run_dir / "checkpoints"):
+            return "save"
+        metrics = run_dir / "metrics.jsonl"
+        num_rows = metrics.read_text().count("\n") if metrics.is_file() else 0
+        if num_rows == EPOCHS:
+            return "end"
+        epoch, steps = place
+        return "evaluation" if steps == STEPS and num_rows == epoch else "training"
+
+    def place(self) -> tuple[int, int] | None:
+        """Finished epochs, and steps of the next one that are done; None until it trains or evaluates."""
+        said = self.said
+        reports = re.findall(rf"epoch (\d+)/{EPOCHS}  step (\d+)/{STEPS}", said)
+        if reports:
+            return int(reports[-1][0]) - 1, int(reports[-1][1])
+        went_on = re.search(r"from checkpoint (\d+)-(\d+)\n", said)
+        if went_on is None:
+            return None
+        epoch, step = map(int, went_on.groups())
+        has_steps_left = epoch < EPOCHS and step < (epoch + 1) * STEPS
+        return None if has_steps_left else (epoch, step - epoch * STEPS)
+
+    def is_saving(self, checkpoints: Path) -> bool:
+        names = {path.name for path in checkpoints.glob("*")} if checkpoints.is_dir() else set()
+        whole = sorted(name for name in names if re.fullmatch(r"\d+-\d+", name))
+        pointer = checkpoints / "last"
+        last = pointer.read_text().strip() if pointer.is_file() else None
+        # Between the rename and the pointer it is being verified.
+        return any(name.endswith(".tmp") for name in names - self.left_over) or bool(whole and whole[-1] != last)
+
+    def kill(self) -> bool:
+        """SIGKILL to all processes of the group at once; False where it had ended by itself."""
+        if not self.is_running:
+            return False
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        return True
+
+    def wait_for(self, phase: str) -> None:
+        while self.is_running and self.phase() != phase:
             time.sleep(0.002)
-        time.sleep(randomness.uniform(0, 0.05))
-    if process.poll() is not None:
-        return False
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return True
+
+    def wait_until_it_catches_sigterm(self) -> None:
+        status = Path(f"/proc/{self.process.pid}/status")
+        while not int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) >> (signal.SIGTERM - 1) & 1:
+            assert self.is_running, self.said
+            time.sleep(0.01)
 
 
 def outcome(run_dir: Path) -> dict:
@@ -116,6 +181,7 @@ def outcome(run_dir: Path) -> dict:
     return {
         "status": record["status"],
         "best": record["best"],
+        # With the ledger: number and digest of the images of each epoch, in their order.
         "rows": [{key: value for key, value in row.items() if "second" not in key} for row in rows],
         "model": sha256_of(run_dir / "model" / "model.safetensors"),
         "tensors": {
@@ -126,86 +192,99 @@ def outcome(run_dir: Path) -> dict:
     }
 
 
-@pytest.fixture(scope="module")
-def unkilled(photos, tmp_path_factory) -> dict:
-    folder = tmp_path_factory.mktemp("unkilled")
-    assert start(command(photos, 0), folder).wait(timeout=200) == 0, (folder / "stdout").read_text()
-    run_dir = run_dir_in(folder)
-    assert run_dir is not None
-    return outcome(run_dir)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, workers):
-    randomness = random.Random(workers)
-    killed: Counter[str] = Counter()
-    argv, attempt = command(photos, workers), 0
-    while sum(killed.values()) < NUM_KILLS // 2:
-        phase = PHASES[(attempt + workers) % len(PHASES)]
-        process = start(argv, tmp_path)
-        if not kill_in(phase, process, tmp_path, randomness):
-            assert process.returncode == 0, (tmp_path / "stdout").read_text()
-            if sum(killed.values()) < NUM_KILLS // 2:
-                compare(tmp_path, unkilled)  # it ended before it could be killed; begin anew
-                for path in list(tmp_path.iterdir()):
-                    path.rename(tmp_path.with_name(f"{tmp_path.name}-{attempt}-{path.name}"))
-                argv = command(photos, workers)
-        else:
-            killed[phase] += 1
-            run_dir = run_dir_in(tmp_path)
-            if run_dir is not None:
-                argv = [sys.executable, "-m", "runner", "resume", f"run={run_dir}"]
-        attempt += 1
-    assert start(argv, tmp_path).wait(timeout=200) == 0, (tmp_path / "stdout").read_text()
-    compare(tmp_path, unkilled)
-    sys.stdout.write(f"kills, workers={workers}: {dict(killed)}\n")
-
-
-def compare(folder: Path, unkilled: dict) -> None:
-    run_dir = run_dir_in(folder)
+def compare(attempt: Attempt, unkilled: dict) -> None:
+    run_dir = attempt.run_dir
     assert run_dir is not None
     found = outcome(run_dir)
-    differing = [name for name, value in unkilled["tensors"].items() if found["tensors"].get(name) != value]
+    assert {name.partition("/")[0] for name in unkilled["tensors"]} == {"model", "optimizer", "ema"}
+    assert found["tensors"].keys() == unkilled["tensors"].keys()
+    differing = [name for name, value in unkilled["tensors"].items() if found["tensors"][name] != value]
     assert differing == []
     assert {**found, "tensors": None} == {**unkilled, "tensors": None}
     assert not list((run_dir / "checkpoints").glob(".*")), "nothing half-written is left"
 
 
+@pytest.fixture(scope="module")
+def unkilled(photos, tmp_path_factory):
+    found: dict[int, dict] = {}
+
+    def of(ranks: int) -> dict:
+        if ranks not in found:
+            attempt = Attempt.start(command(photos, ranks, 0), tmp_path_factory.mktemp("unkilled"))
+            assert attempt.ends_well(), attempt.said
+            assert attempt.run_dir is not None
+            found[ranks] = outcome(attempt.run_dir)
+            assert [row["train_images"] for row in found[ranks]["rows"]] == [45] * EPOCHS
+        return found[ranks]
+
+    return of
+
+
+@pytest.mark.parametrize(("ranks", "workers"), CASES)
+def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, ranks, workers):
+    randomness, expected = random.Random(10 * ranks + workers), unkilled(ranks)
+    offset = 2 * CASES.index((ranks, workers))
+    aims = list(islice(cycle(AIMS), offset, offset + NUM_KILLS // len(CASES)))
+    killed: Counter[str] = Counter()
+    fresh = command(photos, ranks, workers)
+    argv, folder = fresh, tmp_path / "0"
+    while aims:
+        attempt = Attempt.start(argv, folder)
+        attempt.wait_for(aims[0])
+        time.sleep(randomness.uniform(0, MOST_SECONDS[aims[0]]))
+        if attempt.kill():
+            phase = attempt.phase()
+            killed[phase] += 1
+            if phase in aims:
+                aims.remove(phase)
+            if attempt.run_dir is not None:
+                killed["before the first checkpoint"] += not list(attempt.run_dir.glob("checkpoints/*-*/"))
+                argv = [sys.executable, "-m", "runner", "resume", f"run={attempt.run_dir}"]
+        else:
+            # It ended before it could be killed, or said that it was completed already: begin anew.
+            assert attempt.process.returncode == 0, attempt.said
+            compare(attempt, expected)
+            argv, folder = fresh, tmp_path / str(sum(killed.values()))
+    attempt = Attempt.start(argv, folder)
+    assert attempt.ends_well(), attempt.said
+    compare(attempt, expected)
+    sys.stdout.write(f"kills, ranks={ranks}, workers={workers}: {dict(killed)}\n")
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_stop_on_request_loses_nothing(photos, unkilled, tmp_path, phase):
     """SIGTERM to the whole group, loader processes included, as SLURM and Kubernetes send it."""
-    process = start(command(photos, 2), tmp_path)
+    attempt = Attempt.start(command(photos, 1, 2), tmp_path)
     if phase == "start-up":
-        time.sleep(1.5)  # handlers stand long before, and torch is still being imported
+        attempt.wait_until_it_catches_sigterm()
     else:
-        while process.poll() is None and phase_of(tmp_path) != phase:
-            time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=60) == 75, (tmp_path / "stdout").read_text()
-    run_dir = run_dir_in(tmp_path)
+        attempt.wait_for(phase)
+    os.killpg(attempt.process.pid, signal.SIGTERM)
+    assert attempt.process.wait(timeout=60) == 75, attempt.said
+    run_dir = attempt.run_dir
     if run_dir is None:
-        assert "before training began" in (tmp_path / "stdout").read_text()
+        assert "before training began" in attempt.said
         return
     assert json.loads((run_dir / "run.json").read_text())["status"] == "stopped"
     with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
-    argv = [sys.executable, "-m", "runner", "resume", f"run={run_dir}"]
-    assert start(argv, tmp_path).wait(timeout=200) == 0, (tmp_path / "stdout").read_text()
-    compare(tmp_path, unkilled)
+        os.killpg(attempt.process.pid, 0)
+    resumed = Attempt.start([sys.executable, "-m", "runner", "resume", f"run={run_dir}"], tmp_path)
+    assert resumed.ends_well(), resumed.said
+    compare(resumed, unkilled(1))
 
 
 def test_a_live_run_is_not_resumed(photos, tmp_path, run_cli):
-    process = start([*command(photos, 0), "trainer.epochs=10000", "trainer.patience=null"], tmp_path)
-    while phase_of(tmp_path) == "start-up":
-        assert process.poll() is None, (tmp_path / "stdout").read_text()
+    attempt = Attempt.start([*command(photos, 1, 0), "trainer.epochs=10000"], tmp_path)
+    while not re.search(r"  step \d", attempt.said):
+        assert attempt.is_running, attempt.said
         time.sleep(0.05)
-    run_dir = run_dir_in(tmp_path)
+    run_dir = attempt.run_dir
     done = run_cli("resume", f"run={run_dir}")
     assert done.returncode == 2
     assert "another process is working on this run" in done.stderr
     assert json.loads((run_dir / "run.json").read_text())["status"] == "running"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 75
+    attempt.process.send_signal(signal.SIGINT)
+    assert attempt.process.wait(timeout=60) == 75
     done = run_cli("resume", f"run={run_dir}", "trainer.max_steps=1")
     assert done.returncode == 0, done.stderr
     assert json.loads((run_dir / "run.json").read_text())["status"] == "completed"

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+from PIL import Image
 
+import runner
+from runner.checkpoint import CheckpointStore
 from tests.conftest import ROOT, TINY
 
 SHORT = (*TINY, "dist.procs_per_node=2", "trainer.epochs=1")
@@ -193,6 +196,37 @@ def test_a_rank_that_hangs_ends_the_run_with_stacks_and_a_reason(start, tmp_path
     run_dir, record = the_run(tmp_path)
     assert record["error"]["name"] == "StalledError"
     assert "loop.py" in (run_dir / "logs" / "rank_0.log").read_text(), "its stacks are in its log"
+
+
+def test_a_refused_resume_leaves_the_record_as_it_was(run_cli, tmp_path):
+    photos = tmp_path / "photos"
+    for split in ("train", "val"):
+        for number, name in enumerate(("a", "b")):
+            (photos / split / name).mkdir(parents=True)
+            for image in range(8):
+                Image.new("RGB", (32, 32), (image, 99 * number, 0)).save(photos / split / name / f"{image}.png")
+    overrides = [item for item in SHORT if not item.startswith(("data", "dist"))]
+    overrides += ["data=folder", f"data.root={photos}", "data.image_size=32", "data.batch_size=4", "data.workers=0"]
+    run_dir = runner.fit(runner.load_config([*overrides, f"output_dir={tmp_path}/outputs"])).run_dir
+    before = (run_dir / "run.json").read_bytes()
+    Image.new("RGB", (32, 32)).save(photos / "train" / "a" / "9.png")
+    done = run_cli("resume", f"run={run_dir}", "trainer.epochs=2", "dist.procs_per_node=2")
+    assert done.returncode == 2, done.stderr
+    assert "runner: CheckpointError: the data set has other images" in done.stderr.splitlines()[-1]
+    assert (run_dir / "run.json").read_bytes() == before
+
+
+def test_a_stop_that_one_rank_can_not_follow_ends_within_the_grace(start, tmp_path):
+    launcher, ranks = endless(start, "trainer.grace_seconds=1", "trainer.checkpoint_every=2")
+    os.kill(ranks[1], signal.SIGSTOP)
+    os.kill(launcher.pid, signal.SIGTERM)
+    _, err = launcher.communicate(timeout=60)
+    assert wait_until_gone(ranks) == []
+    assert launcher.returncode == 1
+    assert "runner: GraceExceededError: asked to stop (SIGTERM), but not done within 1 seconds" in err.splitlines()[-1]
+    run_dir, record = the_run(tmp_path)
+    assert (record["status"], record["error"]["name"]) == ("failed", "GraceExceededError")
+    assert CheckpointStore(run_dir / "checkpoints", keep=2).newest_valid()[0] is not None
 
 
 def test_no_rank_survives_its_launcher(start):

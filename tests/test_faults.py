@@ -1,0 +1,190 @@
+"""What breaks around a training, in its middle: a named error, the last checkpoint intact, and it can go on."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import runner
+from runner.attempt import Attempt
+from runner.checkpoint import CheckpointStore
+from runner.errors import DeviceError, InvalidDatasetError, OutputError, RunnerError
+from runner.launch import launch
+from runner.preflight import preflight
+from runner.saved import load_saved
+from runner.trainer.loop import Trainer
+
+SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
+AT_STEP = 7  # of 10; the first epoch is saved at step 5
+
+
+def fails(
+    overrides: list[str], monkeypatch: pytest.MonkeyPatch, fault: Callable[[], None], error: type[RunnerError]
+) -> str:
+    """Train until a fault happens; gives the message of the error by which the run ends."""
+    take_step = Trainer._optimizer_step
+
+    def faulty(trainer: Trainer, stream: object) -> None:
+        if trainer.progress.step == AT_STEP:
+            fault()
+        take_step(trainer, stream)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_optimizer_step", faulty)
+        with pytest.raises(error) as caught:
+            runner.fit(runner.load_config(overrides))
+    return str(caught.value)
+
+
+def run_dir_in(folder: Path) -> Path:
+    (record,) = folder.glob("outputs/*/*/run.json")
+    return record.parent
+
+
+def newest(run_dir: Path) -> str:
+    checkpoint, damages = CheckpointStore(run_dir / "checkpoints", keep=2).newest_valid()
+    assert checkpoint is not None
+    assert damages == []
+    return checkpoint.name
+
+
+def record_of(run_dir: Path) -> dict:
+    return json.loads((run_dir / "run.json").read_text())
+
+
+def goes_on(run_dir: Path) -> None:
+    launch(preflight(load_saved(run_dir)), Attempt(is_resumed=True), folder=run_dir)
+    assert record_of(run_dir)["status"] == "completed"
+    assert [json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()] == [5, 10]
+
+
+def kill_loaders() -> None:
+    loaders = multiprocessing.active_children()
+    assert loaders
+    for process in loaders:
+        os.kill(process.pid or 0, signal.SIGKILL)
+
+
+def run_out_of_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (kill_loaders, "a process that loads images died (DataLoader worker (pid"),
+        (run_out_of_memory, "out of memory on cpu with data.batch_size = 8; try data.batch_size=4 with trainer.accum"),
+    ],
+)
+def test_what_the_machine_can_not_do_is_named(tiny, tmp_path, monkeypatch, fault, message):
+    assert message in fails(tiny(*SMALL, "data.workers=1"), monkeypatch, fault, DeviceError)
+    run_dir = run_dir_in(tmp_path)
+    record = record_of(run_dir)
+    assert (record["status"], record["error"]["name"]) == ("failed", "DeviceError")
+    assert message in record["error"]["message"]
+    assert newest(run_dir) == "0001-00000005"
+    goes_on(run_dir)
+
+
+def test_a_loader_that_dies_while_nobody_waits_for_it_is_named(tiny, monkeypatch):
+    """Torch raises where the main process happens to be, at the signal of its child's death."""
+
+    def kill_and_compute() -> None:
+        kill_loaders()
+        while True:
+            torch.ones(8).sum()
+
+    message = fails(tiny(*SMALL, "data.workers=1"), monkeypatch, kill_and_compute, DeviceError)
+    assert "a process that loads images died (DataLoader worker (pid" in message
+
+
+def test_an_image_that_has_become_unreadable_is_named(tiny, tmp_path, monkeypatch):
+    photos = tmp_path / "photos"
+    for split, count in (("train", 20), ("val", 4)):
+        for number, name in enumerate(("a", "b")):
+            (photos / split / name).mkdir(parents=True)
+            for image in range(count):
+                Image.new("RGB", (40, 40), (6 * image, 99 * number, 0)).save(photos / split / name / f"{image}.png")
+    overrides = [item for item in tiny(*SMALL) if not item.startswith("data")]
+    overrides += ["data=folder", f"data.root={photos}", "data.image_size=32", "data.batch_size=8", "data.workers=0"]
+    intact = {file: file.read_bytes() for file in photos.rglob("*.png")}
+
+    def damage() -> None:
+        for file in intact:
+            file.write_bytes(b"no image any more")
+
+    message = fails(overrides, monkeypatch, damage, InvalidDatasetError)
+    assert any(message.startswith(str(file)) for file in intact), message
+    run_dir = run_dir_in(tmp_path)
+    assert record_of(run_dir)["error"]["name"] == "InvalidDatasetError"
+    assert newest(run_dir) == "0001-00000005"
+    for file, content in intact.items():
+        file.write_bytes(content)
+    goes_on(run_dir)
+
+
+# A thread of TensorBoard's that can't write ends with a traceback of its own.
+in_a_thread_too = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@in_a_thread_too
+def test_a_run_folder_that_has_vanished_is_named(tiny, tmp_path, monkeypatch):
+    moved = tmp_path / "elsewhere"
+    message = fails(tiny(*SMALL), monkeypatch, lambda: [*run_dir_in(tmp_path).parents][1].rename(moved), OutputError)
+    assert str(tmp_path / "outputs") in message
+    assert "No such file or directory" in message
+    (record_file,) = moved.glob("*/*/run.json")
+    assert newest(record_file.parent) == "0001-00000005"
+    goes_on(record_file.parent)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 64 MB."""
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a file system needs root and, in a container, CAP_SYS_ADMIN")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@in_a_thread_too
+def test_a_disk_that_has_become_read_only_is_named(disk, tiny, tmp_path, monkeypatch):
+    def become_read_only() -> None:
+        # A second mount on top: files that are open for writing would keep the first one from it.
+        subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(disk)], check=True)
+
+    message = fails(tiny(*SMALL), monkeypatch, become_read_only, OutputError)
+    assert "can't be written: Read-only file system" in message
+    run_dir = run_dir_in(tmp_path)
+    assert newest(run_dir) == "0001-00000005"
+    subprocess.run(["umount", str(disk)], check=True)
+    goes_on(run_dir)
+
+
+@in_a_thread_too
+def test_a_disk_that_is_full_is_named(disk, tiny, tmp_path, monkeypatch):
+    def fill() -> None:
+        with (disk / "filler").open("wb") as file, pytest.raises(OSError, match="No space left"):
+            while True:
+                file.write(bytes(1 << 20))
+                file.flush()
+
+    message = fails(tiny(*SMALL), monkeypatch, fill, OutputError)
+    assert "No space left on device" in message
+    run_dir = run_dir_in(tmp_path)
+    assert newest(run_dir) == "0001-00000005"
+    (disk / "filler").unlink()
+    goes_on(run_dir)
