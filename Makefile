@@ -27,10 +27,7 @@ test: $(READY) ## Run all tests
 test-kill: $(READY) ## Kill and resume runs 100 times (about 20 minutes)
 	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py
 
-test-cluster: $(READY) ## Run the tests of several machines and schedulers, which take minutes and need root
-	$(BIN)/python -m pytest -m cluster $(ARGS)
-
-test-cluster: $(READY) ## Test SLURM and MPI, installed (needs root) and started on this machine (5 minutes)
+test-cluster: $(READY) ## Test SLURM, MPI and two machines, played by this one (needs root; 8 minutes)
 	tests/cluster/run $(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 lint: $(READY) ## Check style
