@@ -8,10 +8,10 @@ from pathlib import Path
 from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.errors import RunnerError
-from runner.launch.environment import Place, meeting_of
 from runner.launch.failure import as_lost_peer
 from runner.launch.group import check_in, facts_of, meet
 from runner.launch.rank import Life, Task, live
+from runner.plan.environment import Place, meeting_of
 from runner.preflight import Ready
 from runner.stop import StopRequest
 from runner.train import RunResult

@@ -26,12 +26,12 @@ from runner.attempt import Attempt
 from runner.console import FILE_ONLY, LOGGER
 from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
-from runner.launch.environment import Place, adopted_place
 from runner.launch.failure import FailureRecord, correct_record, first_failure, record_failure, show
 from runner.launch.machines import Machines, meet_machines, one_machine
 from runner.launch.rank import Life, Task, live
 from runner.launch.requests import ForwardedStop, requests_forwarded
 from runner.launch.watch import die_with
+from runner.plan.environment import Place, adopted_place
 from runner.preflight import Ready
 from runner.train import RunResult
 

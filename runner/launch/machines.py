@@ -23,7 +23,7 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
 from runner.errors import LaunchError
-from runner.launch.mode import LaunchPlan
+from runner.plan.mode import LaunchPlan
 from runner.schema import Config
 
 _TRY_SECONDS = 2.0

@@ -15,8 +15,8 @@ from runner.attempt import Attempt
 from runner.compose import to_yaml
 from runner.console import LOGGER, log_to_file
 from runner.errors import LaunchError, OutputError
-from runner.launch.mode import LaunchPlan
 from runner.launch.slurm_job import SubmittedRun
+from runner.plan.mode import LaunchPlan
 from runner.preflight import Ready
 from runner.schema import Config
 

@@ -8,9 +8,9 @@ import pytest
 
 import runner
 from runner.errors import ConfigError, LaunchError
-from runner.launch import mode
-from runner.launch.mode import choose_launch
 from runner.launch.submitted import submit
+from runner.plan import mode
+from runner.plan.mode import choose_launch
 from runner.preflight import preflight
 
 # Keeps the script that it is given, and answers like sbatch.
