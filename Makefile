@@ -24,8 +24,9 @@ run: $(READY) ## Train a ResNet-18 on real scans of digits; ARGS="model=resnet34
 test: $(READY) ## Run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-kill: $(READY) ## Kill and resume runs 100 times (about 20 minutes)
+test-kill: $(READY) ## Kill and resume runs 100 times, ranks that are started again 20 times (about 25 minutes)
 	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py
+	RUNNER_RESTARTS=20 $(BIN)/python -m pytest --timeout 3600 tests/integration/test_launch.py -k ranks_are_killed
 
 test-cluster: $(READY) ## Test SLURM, MPI and two machines, played by this one (needs root; 8 minutes)
 	tests/cluster/run $(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
