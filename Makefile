@@ -24,13 +24,11 @@ run: $(READY) ## Train a ResNet-18 on real scans of digits; ARGS="model=resnet34
 test: $(READY) ## Run all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-test-kill: $(READY) ## Kill and resume runs 100 times (20 to 40 minutes)
+test-kill: $(READY) ## Kill and resume runs 100 times, ranks that are started again 20 times (30 to 60 minutes)
 	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py
+	RUNNER_RESTARTS=20 $(BIN)/python -m pytest --timeout 3600 tests/integration/test_launch.py -k ranks_are_killed
 
-test-cluster: $(READY) ## Run the tests of several machines and schedulers, which take minutes and need root
-	$(BIN)/python -m pytest -m cluster $(ARGS)
-
-test-cluster: $(READY) ## Test SLURM and MPI, installed (needs root) and started on this machine (5 minutes)
+test-cluster: $(READY) ## Test SLURM, MPI and two machines, played by this one (needs root; 8 minutes)
 	tests/cluster/run $(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 lint: $(READY) ## Check style

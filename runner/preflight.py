@@ -12,7 +12,7 @@ from runner import run_folder
 from runner.data.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.errors import PreflightError, Problem, RunnerError
-from runner.launch.mode import LaunchPlan, choose_launch
+from runner.plan.mode import LaunchPlan, choose_launch
 from runner.schema import Config
 from runner.schema.model import is_weights_file
 

@@ -38,10 +38,24 @@ def make_new(output_dir: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 path.mkdir()
-            except FileExistsError:
+            except (FileExistsError, FileNotFoundError):  # or another run has just taken the empty date folder away
                 continue
             return path.resolve()
     raise OutputError(f"{output_dir}: found no free name for a run folder in {_NAME_ATTEMPTS} attempts")
+
+
+def unmake(run_dir: Path, output_dir: Path) -> None:
+    """Take away a new run folder in which nothing has begun, and the folders above it that hold nothing else.
+
+    Args:
+        run_dir: the folder.
+        output_dir: where it was made; this one stays.
+    """
+    shutil.rmtree(run_dir)
+    for parent in run_dir.parents:
+        if output_dir.resolve() not in parent.parents or any(parent.iterdir()):
+            return
+        parent.rmdir()
 
 
 def check_writable(output_dir: Path) -> None:
@@ -208,6 +222,11 @@ def is_alive(run_dir: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def is_waiting(run_dir: Path) -> bool:
+    """Whether a run is prepared but has never begun, such as one in SLURM's queue."""
+    return (run_dir / "config.yaml").is_file() and not (run_dir / "run.json").exists()
 
 
 def timestamp() -> str:

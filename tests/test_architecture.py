@@ -56,6 +56,14 @@ def test_nothing_imports_the_front_door():
     assert importers == {"runner.__main__"}
 
 
+def test_what_is_planned_and_checked_knows_nothing_of_how_it_is_launched():
+    importers = {
+        module_name(path) for path in SOURCES for module, _ in imports(path) if module.startswith("runner.launch")
+    }
+    others = {module for module in importers if not module.startswith("runner.launch")}
+    assert all(module.startswith("runner.commands.") or module == "runner.library" for module in others), others
+
+
 @pytest.mark.parametrize("package", ["model", "data"])
 def test_builders_know_no_more_than_the_schema(package):
     allowed = ("runner.schema", "runner.errors", "runner.keyed_random", "runner.files", f"runner.{package}")
@@ -72,7 +80,8 @@ def test_only_the_console_prints():
 
 
 @pytest.mark.parametrize(
-    "module", ["runner", "runner.front_door", "runner.compose", "runner.preflight", "runner.reference"]
+    "module",
+    ["runner", "runner.front_door", "runner.compose", "runner.plan.mode", "runner.preflight", "runner.reference"],
 )
 def test_help_and_refusals_import_no_torch(module):
     code = f"import {module}, sys; print('torch' in sys.modules, 'sklearn' in sys.modules)"

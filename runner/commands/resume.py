@@ -6,10 +6,10 @@ from pathlib import Path
 
 from runner.attempt import Attempt
 from runner.commands.call import read_call
-from runner.console import show
+from runner.console import LOGGER, show
 from runner.errors import EXIT_DONE
 from runner.preflight import preflight
-from runner.run_folder import finished_epochs, read_record
+from runner.run_folder import finished_epochs, is_waiting, read_record
 from runner.saved import load_saved
 from runner.schema import Config
 from runner.schema.calls import ResumeCall
@@ -35,15 +35,14 @@ def run(argv: list[str]) -> int:
 def _resume(argv: list[str], stop: StopRequest) -> int:
     call, overrides = read_call("resume", ResumeCall, argv)
     run_dir = Path(call.run).expanduser().resolve()
+    if is_waiting(run_dir):
+        return _begin(run_dir, load_saved(run_dir, overrides), overrides, stop)
     record = read_record(run_dir)
     saved, wanted = load_saved(run_dir), load_saved(run_dir, overrides)
     if record["status"] == "completed" and not _is_longer(saved, wanted):
         show(f"{run_dir} is already completed; its model is in {run_dir / 'model'}")
         return EXIT_DONE
     notes = judge_changes(saved, wanted, finished_epochs=finished_epochs(run_dir), allow=call.resume.allow)
-    ready = preflight(wanted, run_dir)
-    from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
-
     attempt = Attempt(
         overrides=tuple(overrides),
         is_resumed=True,
@@ -51,8 +50,22 @@ def _resume(argv: list[str], stop: StopRequest) -> int:
         notes=tuple(notes),
         may_change_data="data" in call.resume.allow,
     )
-    launch(ready, attempt, folder=run_dir, stop=stop)
+    _launch(run_dir, wanted, attempt, stop)
     return EXIT_DONE
+
+
+def _begin(run_dir: Path, config: Config, overrides: list[str], stop: StopRequest) -> int:
+    """Begin a run that was prepared and no more, such as one whose job was cancelled in the queue."""
+    LOGGER.info("resumed     %s, which had not begun", run_dir)
+    _launch(run_dir, config, Attempt(overrides=tuple(overrides)), stop)
+    return EXIT_DONE
+
+
+def _launch(run_dir: Path, config: Config, attempt: Attempt, stop: StopRequest) -> None:
+    ready = preflight(config, run_dir)
+    from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+
+    launch(ready, attempt, folder=run_dir, stop=stop)
 
 
 def _is_longer(saved: Config, wanted: Config) -> bool:

@@ -8,9 +8,9 @@ from runner.attempt import Attempt
 from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
 from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, OutputError, RunnerError, StoppedOnRequest
-from runner.launch.environment import adopted_place
 from runner.launch.refused import refusals_told
 from runner.launch.submitted import Submission
+from runner.plan.environment import adopted_place
 from runner.stop import StopRequest
 
 if TYPE_CHECKING:

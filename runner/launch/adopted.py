@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from torch.distributed import DistError
+
 from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.errors import RunnerError
-from runner.launch.environment import Place, meeting_of
 from runner.launch.failure import as_lost_peer
 from runner.launch.group import check_in, facts_of, meet
 from runner.launch.rank import Life, Task, live
+from runner.plan.environment import Place, meeting_of
 from runner.preflight import Ready
 from runner.stop import StopRequest
 from runner.train import RunResult
@@ -69,6 +71,6 @@ def tell_refusal(place: Place, error: RunnerError) -> None:
     try:
         store = meet(url, place.rank, place.world_size, _SECONDS_TO_TELL)
         check_in(store, place.rank, place.world_size, facts_of(None, None, error), _SECONDS_TO_TELL)
-    except RunnerError as answer:
+    except (RunnerError, DistError) as answer:
         # As expected: the answer is the refusal itself, or the others have been refused and are gone.
         LOGGER.debug("told the other processes: %s", answer)

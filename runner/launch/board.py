@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _MAX_PATH_BYTES = 4096
+_FINALLY = 2
 
 
 class Board:
@@ -42,14 +43,19 @@ class Board:
         self._failed[local_rank] = 0
         self._pids[local_rank] = os.getpid()
 
-    def fail(self, local_rank: int) -> None:
-        """Say that a process is about to end with an error."""
-        self._failed[local_rank] = 1
+    def fail(self, local_rank: int, *, is_final: bool = False) -> None:
+        """Say that a process is about to end with an error, and whether the next attempt would too."""
+        self._failed[local_rank] = _FINALLY if is_final else 1
 
     @property
     def has_failed(self) -> bool:
         """Whether any process has said that it fails."""
         return any(self._failed)
+
+    @property
+    def has_failed_finally(self) -> bool:
+        """Whether any process has said that it fails, and would again."""
+        return _FINALLY in self._failed
 
     @property
     def pids(self) -> tuple[int, ...]:

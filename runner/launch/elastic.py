@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousError
@@ -23,15 +22,15 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from runner import console, run_folder
 from runner.attempt import Attempt
-from runner.console import FILE_ONLY, LOGGER
+from runner.console import LOGGER
 from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
-from runner.launch.environment import Place, adopted_place
-from runner.launch.failure import FailureRecord, correct_record, first_failure, record_failure, show
+from runner.launch.failure import FailureRecord, correct_record, first_failure, show
 from runner.launch.machines import Machines, meet_machines, one_machine
-from runner.launch.rank import Life, Task, live
-from runner.launch.requests import ForwardedStop, requests_forwarded
-from runner.launch.watch import die_with
+from runner.launch.rank import Task
+from runner.launch.requests import requests_forwarded
+from runner.launch.rounds import BACKEND, NotRestartedError, asking
+from runner.launch.started import Assignment, Outcome, run_rank
 from runner.preflight import Ready
 from runner.train import RunResult
 
@@ -40,29 +39,6 @@ _LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
 _SECONDS_TO_END = 5.0
 _SECONDS_TO_GIVE_UP = 3.0
 _TICK_SECONDS = 0.2
-# Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
-_ECHO_SECONDS = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a process ended that is no failure."""
-
-    result: RunResult | None
-    stopped: str | None
-    """Why it was stopped, where it was."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Assignment:
-    """What the processes of a machine are started with."""
-
-    task: Task
-    board: Board
-    records: Path
-    """Folder of their error files, until there is a run folder."""
-    is_shown: bool
-    """Whether messages are shown on the terminal."""
 
 
 def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunResult:
@@ -86,19 +62,24 @@ def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunRe
         task = Task(ready=ready, attempt=attempt, folder=folder)
         records = Path(tempfile.mkdtemp(prefix="runner-"))
         stack.callback(shutil.rmtree, records, ignore_errors=True)
-        assignment = _Assignment(task=task, board=board, records=records, is_shown=console.is_set_up())
+        assignment = Assignment(task=task, board=board, records=records, is_shown=console.is_set_up())
         stack.enter_context(_survivors_ended(assignment))
         try:
-            outcomes = elastic_launch(_agent_config(ready, machines), run_rank)(assignment)
+            outcomes = elastic_launch(_agent_config(assignment, machines), run_rank)(assignment)
         except ChildFailedError as error:
             raise _explained(error, assignment) from None
-        except (RendezvousError, SignalException) as error:
-            raise LaunchError(f"the elastic agent gave up: {error}") from error
+        except (NotRestartedError, RendezvousError, SignalException, DistError) as error:
+            # Where processes of this machine have failed before, they say more: the run has ended, here or elsewhere.
+            record = first_failure([records])
+            if record is None:
+                raise LaunchError(f"the elastic agent gave up: {error}") from error
+            raise _told(record, assignment) from None
         return _concluded(list(outcomes.values()))
 
 
-def _agent_config(ready: Ready, machines: Machines) -> LaunchConfig:
-    plan, dist = ready.plan, ready.config.dist
+def _agent_config(assignment: Assignment, machines: Machines) -> LaunchConfig:
+    plan, dist = assignment.task.ready.plan, assignment.task.ready.config.dist
+    seconds = int(dist.rendezvous_timeout_seconds)
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # without it, restarts under gloo race and often fail
     if machines.interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", machines.interface)
@@ -108,15 +89,26 @@ def _agent_config(ready: Ready, machines: Machines) -> LaunchConfig:
         nproc_per_node=plan.procs_per_node,
         run_id=machines.run_id,
         role="runner",
-        rdzv_backend=machines.backend,
+        rdzv_backend=BACKEND,
         rdzv_endpoint=machines.endpoint,
-        rdzv_configs={"timeout": int(dist.rendezvous_timeout_seconds), **machines.options},
+        rdzv_configs=asking(
+            machines.backend,
+            {"timeout": seconds, "join_timeout": seconds, **machines.options},
+            may_begin=lambda: not assignment.board.has_failed_finally,
+            on_begin=lambda: _forget_failures(assignment),
+        ),
         local_addr=machines.address,
         max_restarts=dist.max_restarts,
         monitor_interval=0.1,
         start_method="spawn",  # CUDA does not survive a fork, and threads of torch neither
         signals_to_handle="SIGQUIT",  # the agent would take a request to stop for an order to end at once
     )
+
+
+def _forget_failures(assignment: Assignment) -> None:
+    """What an attempt has left does not explain the end of the next one."""
+    for left_over in assignment.records.glob("rank_*.error.json"):
+        left_over.unlink()
 
 
 @contextmanager
@@ -142,7 +134,7 @@ def _log(folder: Path | None, board: Board) -> Iterator[None]:
 
 
 @contextmanager
-def _survivors_ended(assignment: _Assignment) -> Iterator[None]:
+def _survivors_ended(assignment: Assignment) -> Iterator[None]:
     """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM.
 
     The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
@@ -190,7 +182,7 @@ def _concluded(outcomes: list[Outcome]) -> RunResult:
     return result
 
 
-def _explained(error: ChildFailedError, assignment: _Assignment) -> RunnerError:
+def _explained(error: ChildFailedError, assignment: Assignment) -> RunnerError:
     """The failure that came first, told last; run.json says so too."""
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
     folder = assignment.board.folder
@@ -202,7 +194,7 @@ def _explained(error: ChildFailedError, assignment: _Assignment) -> RunnerError:
     return _told(record, assignment)
 
 
-def _told(record: FailureRecord, assignment: _Assignment) -> RunnerError:
+def _told(record: FailureRecord, assignment: Assignment) -> RunnerError:
     folder = assignment.board.folder
     if folder is not None:
         correct_record(folder, record, assignment.task.attempt.num_earlier)
@@ -210,7 +202,7 @@ def _told(record: FailureRecord, assignment: _Assignment) -> RunnerError:
     return record.as_error()
 
 
-def _give_up(assignment: _Assignment) -> None:
+def _give_up(assignment: Assignment) -> None:
     """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
     record = first_failure([assignment.records])
     if record is not None:
@@ -235,55 +227,3 @@ def _without_words(rank: int, failure: ProcessFailure, folder: Path | None) -> F
         moment=time.time(),
         log=str(log) if log else None,
     )
-
-
-# In the processes that the agent starts -------------------------------------------------------------------------
-
-
-def run_rank(assignment: _Assignment) -> Outcome:
-    """Live as one of the processes; a failure leaves an error file and ends the process."""
-    board = assignment.board
-    die_with(board.launcher_pid)
-    if assignment.is_shown:
-        console.set_up()
-    place = adopted_place()
-    assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
-    board.enter(place.local_rank)
-    with ForwardedStop(board) as stop:
-        life = Life(
-            rank=place.rank,
-            world_size=place.world_size,
-            local_rank=place.local_rank,
-            url="env://",
-            stop=stop,
-            on_folder=board.set_folder,
-            on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
-            earlier=board.folder,
-        )
-        try:
-            return Outcome(result=live(assignment.task, life), stopped=None)
-        except StoppedOnRequest as request:
-            return Outcome(result=None, stopped=str(request))
-        except BaseException as error:
-            _end_failed(assignment, place, error)
-
-
-def _end_failed(assignment: _Assignment, place: Place, error: BaseException) -> NoReturn:
-    """Leave an error file and end, so that the agent takes no notice of it before that of the process to blame."""
-    board = assignment.board
-    log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
-    record = record_failure(place.rank, error, log)
-    record.write(assignment.records)
-    LOGGER.error("%s", record.trace, extra=FILE_ONLY)
-    board.fail(place.local_rank or 0)
-    if record.is_echo:
-        time.sleep(_ECHO_SECONDS)
-    # Not by an exception: what still holds on to the others might wait for them.
-    os._exit(record.exit_code)
-
-
-def _fail(assignment: _Assignment, rank: int, local_rank: int) -> None:
-    assert assignment.board.folder is not None, "it is only watched once it has a log"
-    error_file = assignment.board.folder / "logs" / f"rank_{rank}.error.json"
-    shutil.copy(error_file, assignment.records)
-    assignment.board.fail(local_rank)

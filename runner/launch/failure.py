@@ -12,11 +12,14 @@ from pathlib import Path
 
 import torch.distributed
 
+from runner import run_folder
 from runner.console import LOGGER
-from runner.errors import EXIT_FAILURE, RankFailedError, RankLostError, RunnerError, named
+from runner.errors import EXIT_FAILURE, RankFailedError, RankLostError, RunnerError, StalledError, named
 from runner.files import write_json
 from runner.run_folder import RunFolder, read_record
 
+_SECONDS_TO_DIE = 1.0  # between the end of its connections and that of its lock on the run
+_POLL_SECONDS = 0.05
 # What gloo and NCCL say when the other end is gone; they have no exception of their own for it.
 _SIGNS_OF_A_LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 
@@ -43,6 +46,12 @@ class FailureRecord:
     def write(self, folder: Path) -> None:
         """Write the error file of this rank."""
         write_json(folder / f"rank_{self.rank}.error.json", asdict(self))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same would happen again: a named error other than the end of a process."""
+        told = named(self.name, "")
+        return told is not None and not isinstance(told, RankFailedError | RankLostError | StalledError)
 
     @property
     def where(self) -> str:
@@ -119,6 +128,27 @@ def correct_record(run_dir: Path, failure: FailureRecord, num_earlier: int) -> N
     if has_begun and folder.record["status"] in ("running", "failed") and not is_cause:
         told = {"name": failure.name, "message": failure.message, "rank": failure.rank, "host": failure.host}
         folder.end("failed", told)
+
+
+def record_lost_owner(run_dir: Path, echo: FailureRecord) -> None:
+    """Let run.json say that rank 0, which would keep it true, has ended without a word.
+
+    Under torchrun, srun and mpirun nobody else can: they don't know of the run. Where rank 0 lives it is left alone.
+
+    Args:
+        run_dir: the run folder, as this machine sees it.
+        echo: how another rank noticed.
+    """
+    deadline = time.monotonic() + _SECONDS_TO_DIE
+    while run_folder.is_alive(run_dir):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_POLL_SECONDS)
+    if (run_dir / "run.json").is_file() and read_record(run_dir)["status"] == "running":
+        folder = RunFolder(run_dir)
+        folder.record = read_record(run_dir)
+        message = f"rank 0 ended without a word; {echo.where} lost contact with it"
+        folder.end("failed", {"name": RankFailedError.__name__, "message": message, "rank": 0})
 
 
 def show(record: FailureRecord) -> None:

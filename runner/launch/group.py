@@ -3,6 +3,10 @@
 Whoever has started the processes, torch.distributed's own rendezvous brings them together. Each tells rank 0 its
 machine, cores and config; rank 0 judges and answers all. A process that was refused before says so here, and all end
 with that.
+
+The store may be older than the processes: that of an elastic agent outlives restarts, which the agents of two machines
+count differently, and a file may be left from a job that crashed. So each rank 0 opens a space of its own in it, and
+answers are believed by those whose tickets they name.
 """
 
 from __future__ import annotations
@@ -10,11 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +35,7 @@ from runner.schema import Config
 
 _MOST_SECONDS_TO_LEAVE = 10.0
 _POLL_SECONDS = 0.1
+_OPEN_SPACE = "runner/open"
 # What machines may call by different names, or decide for themselves. The images are compared by number and labels.
 _MAY_DIFFER = frozenset({"dist.node_rank", "output_dir", "data.root", "data.train", "data.val", "data.test"})
 _SHOWN_DIFFERENCES = 5
@@ -48,6 +54,8 @@ class Facts:
     """Digest of the data set as this process sees it."""
     refusal: tuple[str, str] | None = None
     """Name and message of the error by which the process was refused."""
+    ticket: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Of this process and no other, be it of the same rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,7 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
         LaunchError: when it does not answer in time, or can't be opened.
     """
     try:
-        store, _, _ = next(rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))
+        store: Store = next(rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))[0]
     except (DistError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         where = url
@@ -93,72 +101,95 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
             f"(dist.rendezvous_timeout_seconds): {reason}. Rank 0 opens this port on its own machine: is the host the "
             "one of rank 0, is the port free there, and does no firewall close it?"
         ) from error
-    # The store of an elastic agent outlives an attempt; the addresses that gloo has left there are of processes that
-    # are gone.
-    return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return store
 
 
-def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: float) -> Seat:
+def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: float) -> tuple[Seat, Store]:
     """Tell rank 0 the facts of this process and wait for its answer; every process must call it.
+
+    Returns:
+        Where this process sits, and the part of the store that belongs to these processes.
 
     Raises:
         LaunchError: when processes are missing after `seconds`, or differ in config or data.
         RunnerError: by which any of the processes was refused.
     """
-    store.set(f"runner/facts/{rank}", json.dumps(vars(facts)))
     if rank == 0:
-        store.set("runner/answer", json.dumps(_judged(store, world_size, seconds)))
-    elif not _arrived(store, ["runner/answer"], seconds):
-        raise LaunchError(
-            f"rank 0 did not answer within {seconds:g} seconds (dist.rendezvous_timeout_seconds); rank {rank} was there"
-        )
-    answer = json.loads(store.get("runner/answer"))
-    _leave(store, rank, world_size)
+        space, answer = _answered(store, world_size, facts, seconds)
+    else:
+        space, answer = _asked(store, rank, facts, seconds)
+    _leave(store, space, rank, world_size)
     if "refusal" in answer:
         name, message = answer["refusal"]
         raise named(name, message) or LaunchError(f"{name}: {message}")
-    return Seat(**answer["seats"][rank])
+    return Seat(**answer["seats"][rank]), space
 
 
-def _leave(store: Store, rank: int, world_size: int) -> None:
+def _answered(store: Store, world_size: int, facts: Facts, seconds: float) -> tuple[Store, dict[str, Any]]:
+    """As rank 0: open a space, judge what all tell there, and answer."""
+    name = secrets.token_hex(8)
+    space = PrefixStore(f"runner/{name}", store)
+    space.set("facts/0", json.dumps(vars(facts)))
+    store.set(_OPEN_SPACE, name)
+    answer = _judged(space, world_size, seconds)
+    space.set("answer", json.dumps(answer))
+    return space, answer
+
+
+def _asked(store: Store, rank: int, facts: Facts, seconds: float) -> tuple[Store, dict[str, Any]]:
+    """As any other rank: tell the facts wherever rank 0 is, until it has answered this very process."""
+    deadline, told = time.monotonic() + seconds, ""
+    space = store
+    while time.monotonic() <= deadline:
+        name = store.get(_OPEN_SPACE).decode() if store.check([_OPEN_SPACE]) else told
+        if name != told:
+            told, space = name, PrefixStore(f"runner/{name}", store)
+            space.set(f"facts/{rank}", json.dumps(vars(facts)))
+        if told and space.check(["answer"]):
+            answer = json.loads(space.get("answer"))
+            if "refusal" in answer or answer["tickets"][rank] == facts.ticket:
+                return space, answer
+        time.sleep(_POLL_SECONDS)
+    raise LaunchError(
+        f"rank 0 did not answer within {seconds:g} seconds (dist.rendezvous_timeout_seconds); rank {rank} was there"
+    )
+
+
+def _leave(store: Store, space: Store, rank: int, world_size: int) -> None:
     """Rank 0, in which the store may live, stays until all have read its answer, unless one of them has died."""
-    num_readers = store.add("runner/readers", 1)
+    num_readers = space.add("readers", 1)
+    if rank != 0:
+        return
     deadline = time.monotonic() + _MOST_SECONDS_TO_LEAVE
-    while rank == 0 and num_readers < world_size and time.monotonic() < deadline:
+    while num_readers < world_size and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        num_readers = store.add("runner/readers", 0)
+        num_readers = space.add("readers", 0)
+    store.delete_key(_OPEN_SPACE)  # whoever comes from now on belongs to others
 
 
-def _arrived(store: Store, keys: list[str], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not store.check(keys):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
-
-
-def _judged(store: Store, world_size: int, seconds: float) -> dict[str, Any]:
-    keys = [f"runner/facts/{rank}" for rank in range(world_size)]
+def _judged(space: Store, world_size: int, seconds: float) -> dict[str, Any]:
+    keys = [f"facts/{rank}" for rank in range(world_size)]
     deadline = time.monotonic() + seconds
     pending = dict(enumerate(keys))
     everyone: dict[int, Facts] = {}
     while pending:
         for rank, key in list(pending.items()):
-            if not store.check([key]):
-                break
-            everyone[rank] = Facts(**json.loads(store.get(pending.pop(rank))))
+            if not space.check([key]):
+                continue
+            everyone[rank] = Facts(**json.loads(space.get(pending.pop(rank))))
             if everyone[rank].refusal is not None:
                 return {"refusal": _shown_refusal(rank, everyone[rank])}
         if pending and time.monotonic() > deadline:
-            missing = [rank for rank, key in pending.items() if not store.check([key])]
+            missing = [rank for rank, key in pending.items() if not space.check([key])]
             return {"refusal": ("LaunchError", _shown_missing(missing, world_size, seconds))}
         if pending:
             time.sleep(_POLL_SECONDS)
     difference = _difference([everyone[rank] for rank in range(world_size)])
     if difference is not None:
         return {"refusal": ("LaunchError", difference)}
-    return {"seats": [vars(seat) for seat in _seats([everyone[rank] for rank in range(world_size)])]}
+    seats = _seats([everyone[rank] for rank in range(world_size)])
+    tickets = [everyone[rank].ticket for rank in range(world_size)]
+    return {"seats": [vars(seat) for seat in seats], "tickets": tickets}
 
 
 def _shown_missing(missing: list[int], world_size: int, seconds: float) -> str:
@@ -224,7 +255,7 @@ def form_group(
     """Let the processes exchange tensors; every process must call it.
 
     Args:
-        store: where they have met.
+        store: the part of it that belongs to these processes.
         rank: of this process.
         world_size: number of processes.
         backend: nccl or gloo.

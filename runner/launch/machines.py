@@ -23,7 +23,7 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
 from runner.errors import LaunchError
-from runner.launch.mode import LaunchPlan
+from runner.plan.mode import LaunchPlan
 from runner.schema import Config
 
 _TRY_SECONDS = 2.0
@@ -79,8 +79,9 @@ def meet_machines(config: Config, plan: LaunchPlan) -> Machines:
     assert dist.endpoint is not None, "the plan has seen to it"
     host, port = dist.endpoint
     addresses = _resolved(host, dist.rendezvous_timeout_seconds)
-    is_host = any(_is_own(address) for address in addresses)
-    if dist.node_rank == 0 and not is_host:
+    is_named = any(_is_own(address) for address in addresses)
+    is_host = is_named and dist.node_rank in (None, 0)  # two numbers may be given to launchers on one machine
+    if dist.node_rank == 0 and not is_named:
         raise LaunchError(
             f"dist.node_rank = 0 is the machine that dist.rendezvous = {dist.rendezvous!r} names, but {host} is "
             f"{addresses[0]}, which is not {socket.gethostname()}; give this machine another number, or name it there"

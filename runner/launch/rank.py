@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -11,14 +12,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed
+from torch.distributed.distributed_c10d import Store
 
 from runner import run_folder
 from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.device import choose_device
 from runner.dist import DistContext
-from runner.errors import DeviceError, RunnerError, StalledError, StoppedOnRequest
-from runner.launch.failure import correct_record, record_failure
+from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
+from runner.launch.failure import correct_record, record_failure, record_lost_owner
 from runner.launch.grace import ended_in_time
 from runner.launch.group import check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
@@ -54,8 +56,6 @@ class Life:
     """Called with the folder that holds the logs of this machine."""
     on_failure: Callable[[], None]
     """Called when this process is about to end by itself because it stalls."""
-    earlier: Path | None = None
-    """The run folder of earlier attempts of the elastic agent, where this machine knows it."""
 
 
 def live(task: Task, life: Life) -> RunResult:
@@ -65,12 +65,14 @@ def live(task: Task, life: Life) -> RunResult:
         StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1 to any process, with everything saved.
         RunnerError: the named error that ended the run.
     """
-    dist = _join(task, life)
-    run_dir = _agree_on_folder(task, life, dist)
+    config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
+    store = meet(life.url, life.rank, life.world_size, seconds)
+    dist = _join(task, life, store)
+    run_dir = _agree_on_folder(task, life, dist, store)
     log = run_folder.RunFolder(run_dir).log_file(life.rank)
     watch = Watch(
         parent=os.getppid(),
-        stall_seconds=task.ready.config.dist.stall_timeout_seconds,
+        stall_seconds=config.dist.stall_timeout_seconds,
         on_stall=lambda silence: _tell_end(task, life, log, _stalled(life, log, silence)),
     )
     dist = replace(dist, beat=watch.beat)
@@ -88,17 +90,17 @@ def live(task: Task, life: Life) -> RunResult:
     return result
 
 
-def _join(task: Task, life: Life) -> DistContext:
-    """Meet the others and form the group with them."""
+def _join(task: Task, life: Life, store: Store) -> DistContext:
+    """Compare with the others, who meet at this store, and form the group with them."""
     config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
-    store = meet(life.url, life.rank, life.world_size, seconds)
     facts = facts_of(config, task.ready.splits)
-    seat = seated(check_in(store, life.rank, life.world_size, facts, seconds), life.local_rank)
+    given, space = check_in(store, life.rank, life.world_size, facts, seconds)
+    seat = seated(given, life.local_rank)
     device = _device(config, seat.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     control = form_group(
-        store,
+        space,
         life.rank,
         life.world_size,
         backend=_backend(config, device),
@@ -134,6 +136,8 @@ def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, lo
         record.write(log.parent)
         if dist.is_main and record.is_echo:
             correct_record(run_dir, record, task.attempt.num_earlier)
+        if not dist.is_main and record.is_echo:
+            record_lost_owner(run_dir, record)
         raise
 
 
@@ -170,12 +174,12 @@ def _share_cores(dist: DistContext) -> None:
     LOGGER.info("threads     %d per process, of %d cores for %d", num_threads, num_cores, dist.num_sharing_cores)
 
 
-def _agree_on_folder(task: Task, life: Life, dist: DistContext) -> Path:
+def _agree_on_folder(task: Task, life: Life, dist: DistContext, store: Store) -> Path:
     """Rank 0 makes the run folder and tells its path; elsewhere, without a shared file system, one for logs is made."""
     output_dir = Path(task.ready.config.output_dir)
     made = Path()
     if dist.is_main:
-        made = task.folder or life.earlier or run_folder.make_new(output_dir)
+        made = task.folder or _made_once(store, output_dir)
         (made / "logs").mkdir(exist_ok=True)
     told, host = dist.share_object((str(made.resolve()), socket.gethostname()))
     folder = Path(told)
@@ -185,6 +189,31 @@ def _agree_on_folder(task: Task, life: Life, dist: DistContext) -> Path:
         LOGGER.info("run folder  %s on %s; on this machine only logs, in %s", told, host, folder / "logs")
     life.on_folder(folder)
     return folder
+
+
+def _made_once(store: Store, output_dir: Path) -> Path:
+    """A new run folder, or that of the earlier attempts of a group that an elastic agent has started again.
+
+    The agent's store lives as long as the agent: what rank 0 leaves there, the next rank 0 finds.
+
+    Raises:
+        LaunchError: when the folder is on another machine, which was rank 0's.
+    """
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run_id is None:
+        return run_folder.make_new(output_dir)
+    key = f"runner/folder of {run_id}"
+    if not store.check([key]):
+        made = run_folder.make_new(output_dir)
+        store.set(key, json.dumps([str(made), socket.gethostname()]))
+        return made
+    told, host = json.loads(store.get(key))
+    if not (Path(told) / "logs").is_dir():
+        raise LaunchError(
+            f"the run is in {told} on {host}, and rank 0, started again, is on {socket.gethostname()}, which has no "
+            f"such folder; go on from there: python -m runner resume run={told}"
+        )
+    return Path(told)
 
 
 def _stalled(life: Life, log: Path, silence: float) -> StalledError:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Event
 
 from runner.errors import RunnerError
-from runner.launch.environment import Place
+from runner.plan.environment import Place
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from runner import console
 from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, StoppedOnRequest
-from runner.launch.environment import adopted_place
 from runner.launch.refused import refusals_told
+from runner.plan.environment import adopted_place
 from runner.run_folder import read_record
 from runner.schema import Config
 from runner.stop import StopRequest

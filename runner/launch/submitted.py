@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import shlex
-import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from runner.attempt import Attempt
 from runner.compose import to_yaml
 from runner.console import LOGGER, log_to_file
 from runner.errors import LaunchError, OutputError
-from runner.launch.mode import LaunchPlan
 from runner.launch.slurm_job import SubmittedRun
+from runner.plan.mode import LaunchPlan
 from runner.preflight import Ready
 from runner.schema import Config
+
+_SECONDS_TO_ANSWER = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +40,20 @@ def submit(ready: Ready, folder: Path | None, attempt: Attempt) -> Submission:
         attempt: how it was asked for.
 
     Raises:
-        LaunchError: when SLURM refuses the job; a new folder is gone then.
+        LaunchError: when SLURM refuses the job, after which a new folder is gone; or has one of this run already.
         OutputError: when the run is at work already.
     """
-    run_dir = (folder or run_folder.make_new(Path(ready.config.output_dir))).resolve()
+    output_dir = Path(ready.config.output_dir)
+    run_dir = (folder or run_folder.make_new(output_dir)).resolve()
     if run_folder.is_alive(run_dir):
         raise OutputError(f"{run_dir}: another process is working on this run")
+    is_new = not any(run_dir.iterdir())
     try:
+        _refuse_if_queued(run_dir)
         job_id, log = _enqueue(ready, run_dir, attempt)
     except BaseException:
-        if not attempt.is_resumed:
-            shutil.rmtree(run_dir)  # Nothing of the run has begun.
+        if is_new:
+            run_folder.unmake(run_dir, output_dir)
         raise
     with log_to_file(run_dir / "logs" / "launcher.log"):
         LOGGER.info("launch      %s (%s)", ready.plan.mode, ready.plan.reason)
@@ -58,6 +63,26 @@ def submit(ready: Ready, folder: Path | None, attempt: Attempt) -> Submission:
         LOGGER.info("its state   squeue --job %s", job_id)
         LOGGER.info("to cancel   scancel %s (what is trained by then is saved)", job_id)
     return Submission(job_id=job_id, run_dir=run_dir)
+
+
+def _refuse_if_queued(run_dir: Path) -> None:
+    """Two jobs of one run would get into each other's way.
+
+    Raises:
+        LaunchError: when an earlier job of this run is still in the queue, or SLURM does not say.
+    """
+    jobs = {file.name.partition("_")[0] for file in (run_dir / "logs").glob("*_submission.sh")}
+    if not jobs:
+        return
+    command = ["squeue", "--noheader", "--me", "--format=%A"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SECONDS_TO_ANSWER)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise LaunchError(f"SLURM does not say whether an earlier job of {run_dir} waits: {said.strip()}") from error
+    if queued := jobs & set(done.stdout.split()):
+        job = min(queued)
+        raise LaunchError(f"job {job} of {run_dir} is still in SLURM's queue; wait for it, or cancel it: scancel {job}")
 
 
 def _enqueue(ready: Ready, run_dir: Path, attempt: Attempt) -> tuple[str, Path]:

@@ -8,6 +8,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 import torch.hub
+from filelock import FileLock
 from torchvision.models import WeightsEnum
 
 from runner.errors import InvalidModelError
@@ -23,8 +24,9 @@ def cached_path(weights: WeightsEnum) -> Path:
 def fetch(weights: WeightsEnum) -> Path:
     """The file of these weights, downloaded into torch.hub's cache if it is not there yet.
 
-    Safe for several processes at once: each downloads under a name of its own and renames. A file in the cache is taken
-    as it is; a download must have the SHA-256 whose beginning stands in its name, as torch.hub demands.
+    Of several processes the first one downloads while the others wait, so that eight ranks download once; torch.hub
+    writes under a name of its own and renames. A file in the cache is taken as it is; a download must have the SHA-256
+    whose beginning stands in its name, as torch.hub demands.
 
     Raises:
         InvalidModelError: when it can't be downloaded; names the address, the file to place and the folder.
@@ -33,15 +35,18 @@ def fetch(weights: WeightsEnum) -> Path:
     if path.exists():
         return path
     digest = re.search(r"-([a-f0-9]+)\.", path.name)
-    _logger.info("downloading %s to %s", weights.url, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(
-            weights.url,
-            str(path),
-            hash_prefix=digest[1] if digest else None,
-            progress=False,
-        )
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            if path.exists():  # another process has downloaded it meanwhile
+                return path
+            _logger.info("downloading %s to %s", weights.url, path)
+            torch.hub.download_url_to_file(
+                weights.url,
+                str(path),
+                hash_prefix=digest[1] if digest else None,
+                progress=False,
+            )
     except (OSError, HTTPException, RuntimeError) as error:  # no connection or no room; cut off; another SHA-256
         raise InvalidModelError(
             f"model.weights = {weights.name!r}: {weights.url} can't be downloaded ({error}); "

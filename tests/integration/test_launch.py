@@ -1,9 +1,13 @@
-"""Many processes as a user meets them: real ones, started, killed and stopped."""
+"""Many processes as a user meets them: real ones, started, killed and stopped.
+
+`RUNNER_RESTARTS=20 pytest tests/integration/test_launch.py -k killed` (or `make test-kill`) kills a rank more often.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -17,8 +21,11 @@ from PIL import Image
 
 import runner
 from runner.checkpoint import CheckpointStore
+from runner.files import sha256_of
 from tests.conftest import ROOT, TINY
 
+NUM_RESTARTS = int(os.environ.get("RUNNER_RESTARTS", "2"))
+SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")  # a checkpoint takes milliseconds
 SHORT = (*TINY, "dist.procs_per_node=2", "trainer.epochs=1")
 ENDLESS = (*SHORT, "data.num_train=400", "trainer.epochs=100000", "trainer.patience=null", "trainer.print_every=2")
 # BatchNorm sees each rank's images only; a net without it computes the same however the images are spread.
@@ -80,9 +87,9 @@ def wait_until_gone(pids, seconds=10):
     return left
 
 
-def until_step(launcher, number=4):
+def until_step(launcher, words="step 4/"):
     for line in launcher.stdout:
-        if f"step {number}/" in line:
+        if words in line:
             return ranks_of(launcher)
     raise AssertionError(launcher.stderr.read())
 
@@ -161,12 +168,14 @@ def test_a_sweep_within_torchrun_is_refused_with_the_right_way(run_cli):
     assert "python -m runner -m dist.procs_per_node=N" in done.stderr
 
 
-def test_a_named_error_keeps_its_name_message_and_exit_code(run_cli, tmp_path):
-    done = run_cli(*SHORT, "trainer.epochs=2", "schedule=constant", "optimizer.lr=1e20", "trainer.print_every=1")
+def test_a_named_error_keeps_its_name_message_and_exit_code_and_is_no_reason_to_restart(run_cli, tmp_path):
+    divergent = ("trainer.epochs=2", "schedule=constant", "optimizer.lr=1e20", "trainer.print_every=1")
+    done = run_cli(*SHORT, *divergent, "dist.max_restarts=2")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("runner: NonFiniteLossError: the training loss became infinite")
     run_dir, record = the_run(tmp_path)
     assert (record["status"], record["error"]["name"]) == ("failed", "NonFiniteLossError")
+    assert record["attempts"] == 1
     assert {path.name for path in (run_dir / "logs").glob("*.error.json")} == {"rank_0.error.json", "rank_1.error.json"}
 
 
@@ -252,16 +261,33 @@ def test_a_stop_on_request_is_no_failure(start, tmp_path, to):
     assert list((run_dir / "logs").glob("*.error.json")) == []
 
 
-def test_after_a_crash_the_group_is_started_again(start, tmp_path):
-    launcher = start(
-        sys.executable, "-m", "runner", *SHORT, "data.num_train=400", "trainer.print_every=2", "dist.max_restarts=1"
-    )
-    ranks = until_step(launcher)
-    os.kill(ranks[1], signal.SIGKILL)
-    out, err = launcher.communicate(timeout=90)
-    assert launcher.returncode == 0, err
-    assert "attempt 2" in out
+def test_four_processes(run_cli, tmp_path):
+    done = run_cli(*SHORT, *SMALL, "dist.procs_per_node=4")
+    assert done.returncode == 0, done.stderr
     run_dir, record = the_run(tmp_path)
-    assert (record["status"], record["attempts"], record["error"]) == ("completed", 2, None)
-    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == 1
-    assert "completed" in out
+    assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 4, "elastic")
+    assert "(0.01 × 4 processes)" in done.stdout
+    assert len(list((run_dir / "logs").glob("rank_*.log"))) == 4
+
+
+def test_a_run_whose_ranks_are_killed_ends_as_one_whose_are_not(start, tmp_path):
+    steps, seed = 6, random.Random(0)
+    overrides = [*SHORT, *SMALL, f"data.num_train={16 * steps}", f"trainer.epochs={NUM_RESTARTS + 1}"]
+    overrides += ["trainer.checkpoint_every=2", "trainer.print_every=1", "trainer.patience=null"]
+    launcher = start(sys.executable, "-m", "runner", *overrides, "output_dir=killed/outputs", "dist.max_restarts=999")
+    for number in range(NUM_RESTARTS):
+        ranks = until_step(launcher, f"epoch {number + 1}/{NUM_RESTARTS + 1}  step {seed.randint(1, steps)}/")
+        os.kill(ranks[seed.randrange(2)], signal.SIGKILL)
+    _, err = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, err
+    unkilled = start(sys.executable, "-m", "runner", *overrides, "output_dir=unkilled/outputs")
+    assert unkilled.communicate(timeout=300) and unkilled.returncode == 0
+    (run_dir, record), (other_dir, _) = the_run(tmp_path / "killed"), the_run(tmp_path / "unkilled")
+    assert (record["status"], record["attempts"], record["error"]) == ("completed", NUM_RESTARTS + 1, None)
+    assert last_weights(run_dir) == last_weights(other_dir)
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == NUM_RESTARTS + 1
+
+
+def last_weights(run_dir):
+    folder = run_dir / "checkpoints" / (run_dir / "checkpoints" / "last").read_text().strip()
+    return {file.name: sha256_of(file) for file in folder.glob("*.safetensors")}

@@ -1,4 +1,6 @@
+import json
 import threading
+from datetime import timedelta
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ def answers(everyone, seconds=20.0, world_size=None):
 
     def ask(rank):
         try:
-            got[rank] = check_in(store, rank, world_size or len(everyone), everyone[rank], seconds)
+            got[rank] = check_in(store, rank, world_size or len(everyone), everyone[rank], seconds)[0]
         except Exception as error:
             got[rank] = error
 
@@ -55,6 +57,23 @@ def test_a_refusal_of_one_ends_all_under_its_name():
     assert str(errors[0]) == "no images [rank 1 on b]"
 
 
+def test_what_an_attempt_that_was_killed_has_left_is_not_believed():
+    store = torch.distributed.HashStore()
+    killed = torch.distributed.PrefixStore("runner/old", store)
+    seat = {"local_rank": 7, "local_world_size": 8, "num_sharing_cores": 8}
+    killed.set("answer", json.dumps({"seats": [seat, seat], "tickets": ["x", "y"]}))
+    killed.set("readers", "2")
+    store.set("runner/open", "old")
+    got = {}
+    thread = threading.Thread(target=lambda: got.update(seat=check_in(store, 1, 2, facts(), 20.0)))
+    thread.start()
+    killed.wait(["facts/1"], timedelta(seconds=20))  # rank 1 comes before rank 0 and finds the old space
+    check_in(store, 0, 2, facts(), 20.0)
+    thread.join()
+    assert got["seat"][0].local_rank == 1
+    assert not store.check(["runner/open"]), "the next attempt finds none"
+
+
 def test_who_is_missing_is_said():
     errors = answers([facts(), facts()], seconds=0.3, world_size=3)
     assert all("2 of 3 processes came within 0.3 seconds" in str(error) for error in errors[:1])
@@ -68,4 +87,4 @@ def test_nobody_answers():
 
 def test_by_a_file(tmp_path):
     store = meet(f"file://{tmp_path}/meet", 0, 1, 5.0)
-    assert check_in(store, 0, 1, facts(), 5.0).local_rank == 0
+    assert check_in(store, 0, 1, facts(), 5.0)[0].local_rank == 0

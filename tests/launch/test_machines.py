@@ -7,7 +7,7 @@ import pytest
 import runner
 from runner.errors import LaunchError
 from runner.launch.machines import meet_machines, one_machine
-from runner.launch.mode import choose_launch
+from runner.plan.mode import choose_launch
 
 
 def free_port():

@@ -1,5 +1,6 @@
 """What is asked of SLURM, without one; tests/cluster asks a real one."""
 
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -8,9 +9,9 @@ import pytest
 
 import runner
 from runner.errors import ConfigError, LaunchError
-from runner.launch import mode
-from runner.launch.mode import choose_launch
 from runner.launch.submitted import submit
+from runner.plan import mode
+from runner.plan.mode import choose_launch
 from runner.preflight import preflight
 
 # Keeps the script that it is given, and answers like sbatch.
@@ -107,7 +108,7 @@ def test_a_refused_job_leaves_nothing_and_says_why(sbatch, tiny, tmp_path):
     sbatch("echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
     with pytest.raises(LaunchError, match="SLURM refused the job: invalid partition specified: nope"):
         submitted(tiny("dist=slurm"))
-    assert not list(tmp_path.glob("outputs/*/*"))
+    assert not list(tmp_path.glob("outputs/*"))
 
 
 def test_an_answer_that_is_none_is_told(sbatch, tiny, tmp_path):
@@ -169,6 +170,39 @@ def test_mistakes_in_what_is_asked_for(override, message):
     with pytest.raises(ConfigError) as refusal:
         runner.load_config(["dist=slurm", override])
     assert message in str(refusal.value)
+
+
+@pytest.fixture
+def squeue(sbatch, monkeypatch):
+    """A queue that holds the jobs that it is told."""
+
+    def holds(*jobs):
+        place = sbatch()
+        (place / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo {job}\n" for job in jobs))
+        (place / "squeue").chmod(0o755)
+
+    return holds
+
+
+def test_a_run_that_was_cancelled_in_the_queue_is_submitted_again(squeue, tiny, run_cli):
+    squeue()
+    run = submitted(tiny("dist=slurm"))
+    done = run_cli("resume", f"run={run.run_dir}", "trainer.epochs=7")
+    assert done.returncode == 0, done.stderr
+    assert f"{run.run_dir}, which had not begun" in done.stdout and "submitted   job 12" in done.stdout
+    assert "epochs: 7" in (run.run_dir / "config.yaml").read_text()
+    done = run_cli("resume", f"run={run.run_dir}", "dist=default", "trainer.epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run.run_dir / "run.json").read_text())["status"] == "completed"
+
+
+def test_a_run_whose_job_waits_is_not_submitted_twice(squeue, tiny, run_cli):
+    squeue(11, 12)
+    run = submitted(tiny("dist=slurm"))
+    done = run_cli("resume", f"run={run.run_dir}")
+    assert done.returncode == 2
+    assert f"LaunchError: job 12 of {run.run_dir} is still in SLURM's queue" in done.stderr
+    assert (run.run_dir / "config.yaml").is_file(), "what was prepared is kept"
 
 
 def test_a_run_at_work_is_not_submitted_again(sbatch, tiny, tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 from email.message import Message
 from http.client import IncompleteRead
 from types import SimpleNamespace
@@ -49,8 +50,30 @@ def test_a_download_lands_in_the_cache(hub_cache, monkeypatch, caplog):
     with caplog.at_level("INFO", logger="runner"):
         path = fetch(weights)
     assert path.read_bytes() == content
-    assert [file.name for file in hub_cache.iterdir()] == [f"net-{digest[:8]}.pth"]
+    assert [file.name for file in hub_cache.glob("[!.]*")] == [f"net-{digest[:8]}.pth"]
     assert f"downloading {weights.url} to {path}" in caplog.text
+
+
+def test_of_several_processes_one_downloads(hub_cache, monkeypatch):
+    weights = SimpleNamespace(
+        url=f"https://example.org/net-{hashlib.sha256(b'weights').hexdigest()[:8]}.pth", name="V1"
+    )
+    asked, may_answer = [], threading.Event()
+
+    def open_url(request):
+        asked.append(request)
+        may_answer.wait(20)
+        return Response(b"weights")
+
+    monkeypatch.setattr(torch.hub, "urlopen", open_url)
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(fetch(weights).read_bytes())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    may_answer.set()
+    for thread in threads:
+        thread.join()
+    assert (got, len(asked)) == ([b"weights"] * 4, 1)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +95,7 @@ def test_a_failed_download_names_the_address_the_file_and_the_folder(answer, rea
     assert WEIGHTS.url in message
     assert f"place it as resnet18-f37072fd.pth in {hub_cache}" in message
     assert caught.value.__cause__ is not None
-    assert list(hub_cache.iterdir()) == []
+    assert list(hub_cache.glob("[!.]*")) == []
 
 
 def test_a_cache_that_cannot_be_made(tmp_path, monkeypatch):

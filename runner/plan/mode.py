@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from runner.errors import LaunchError
-from runner.launch.environment import Place, adopted_place
+from runner.plan.environment import Place, adopted_place
 from runner.schema import Config
 
 Mode = Literal["inline", "elastic", "adopted", "submitted"]
@@ -44,7 +44,7 @@ def choose_launch(config: Config, place: Place | None = None, *, is_in_job: bool
 
     Args:
         config: the experiment.
-        place: what the environment gives (:func:`runner.launch.environment.adopted_place`), which is asked by default.
+        place: what the environment gives (:func:`runner.plan.environment.adopted_place`), which is asked by default.
         is_in_job: whether this process belongs to the job as which the run was submitted.
 
     Raises:

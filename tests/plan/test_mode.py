@@ -2,11 +2,11 @@ import pytest
 
 import runner
 from runner.errors import InvalidDatasetError, LaunchError
-from runner.launch import mode
-from runner.launch.environment import adopted_place
-from runner.launch.mode import choose_launch
+from runner.plan import mode
+from runner.plan.environment import adopted_place
+from runner.plan.mode import choose_launch
 from runner.preflight import preflight
-from tests.launch.test_environment import OPEN_MPI, TORCHRUN
+from tests.plan.test_environment import OPEN_MPI, TORCHRUN
 
 
 def plan_of(*overrides, environ=None):

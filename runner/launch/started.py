@@ -1,0 +1,93 @@
+"""The life of a process that the elastic agent of this machine has started, and what it leaves to its launcher."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from runner import console, run_folder
+from runner.console import FILE_ONLY, LOGGER
+from runner.errors import StoppedOnRequest
+from runner.launch.board import Board
+from runner.launch.failure import record_failure
+from runner.launch.rank import Life, Task, live
+from runner.launch.requests import ForwardedStop
+from runner.launch.watch import die_with
+from runner.plan.environment import Place, adopted_place
+from runner.train import RunResult
+
+# Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
+_ECHO_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a process ended that is no failure."""
+
+    result: RunResult | None
+    stopped: str | None
+    """Why it was stopped, where it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """What the processes of a machine are started with."""
+
+    task: Task
+    board: Board
+    records: Path
+    """Folder of their error files, until there is a run folder."""
+    is_shown: bool
+    """Whether messages are shown on the terminal."""
+
+
+def run_rank(assignment: Assignment) -> Outcome:
+    """Live as one of the processes; a failure leaves an error file and ends the process."""
+    board = assignment.board
+    die_with(board.launcher_pid)
+    if assignment.is_shown:
+        console.set_up()
+    place = adopted_place()
+    assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
+    board.enter(place.local_rank)
+    with ForwardedStop(board) as stop:
+        life = Life(
+            rank=place.rank,
+            world_size=place.world_size,
+            local_rank=place.local_rank,
+            url="env://",
+            stop=stop,
+            on_folder=board.set_folder,
+            on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
+        )
+        try:
+            return Outcome(result=live(assignment.task, life), stopped=None)
+        except StoppedOnRequest as request:
+            return Outcome(result=None, stopped=str(request))
+        except BaseException as error:
+            _end_failed(assignment, place, error)
+
+
+def _end_failed(assignment: Assignment, place: Place, error: BaseException) -> NoReturn:
+    """Leave an error file and end, so that the agent takes no notice of it before that of the process to blame."""
+    board = assignment.board
+    log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
+    record = record_failure(place.rank, error, log)
+    record.write(assignment.records)
+    LOGGER.error("%s", record.trace, extra=FILE_ONLY)
+    board.fail(place.local_rank or 0, is_final=record.is_final)
+    if record.is_echo:
+        time.sleep(_ECHO_SECONDS)
+    # Not by an exception: what still holds on to the others might wait for them.
+    os._exit(record.exit_code)
+
+
+def _fail(assignment: Assignment, rank: int, local_rank: int) -> None:
+    assert assignment.board.folder is not None, "it is only watched once it has a log"
+    error_file = assignment.board.folder / "logs" / f"rank_{rank}.error.json"
+    shutil.copy(error_file, assignment.records)
+    assignment.board.fail(local_rank)
