@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
+from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
 from runner.data.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders, some
 from runner.data.source import FolderSource, Opened
 from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
@@ -35,16 +34,16 @@ def open_folder(data: DataConfig) -> tuple[Opened | None, list[RunnerError]]:
             continue
         key = f"data.{name}"
         notes += _notes_of(index, key)
-        unknown = _unknown_classes(index, train)
-        if unknown:
-            errors.append(_unknown_classes_error(index, key, unknown, train))
+        error = unknown_classes_error(index, key, index.folder, train)
+        if error is not None:
+            errors.append(error)
         else:
-            sources[name] = FolderSource(index, _labels_by_name(index, train))
-            notes += _missing_classes_note(index, key, train)
+            sources[name] = FolderSource(index, labels_by_name(index, train), data.max_pixels)
+            notes += missing_classes_note(index, key, train)
     notes += _unused_validation_note(data)
     opened = Opened(
         classes=train.classes,
-        train=FolderSource(train, train.labels),
+        train=FolderSource(train, train.labels, data.max_pixels),
         val=sources.get("val"),
         test=sources.get("test"),
         notes=notes,
@@ -131,35 +130,9 @@ def _mistakes_in_classes(train: FolderIndex) -> list[RunnerError]:
     return errors
 
 
-def _unknown_classes(index: FolderIndex, train: FolderIndex) -> tuple[str, ...]:
-    return tuple(name for name in index.classes if name not in set(train.classes))
-
-
-def _unknown_classes_error(
-    index: FolderIndex, key: str, unknown: tuple[str, ...], train: FolderIndex
-) -> InvalidDatasetError:
-    return InvalidDatasetError(
-        f"{key} = {index.folder}: {len(unknown)} of {len(index.classes)} classes are none of the training split "
-        f"{train.folder}: {some(unknown)}; the training split has {some(train.classes)}"
-    )
-
-
-def _labels_by_name(index: FolderIndex, train: FolderIndex) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    number = {name: position for position, name in enumerate(train.classes)}
-    return np.array([number[name] for name in index.classes], dtype=np.int64)[index.labels]
-
-
 def _notes_of(index: FolderIndex, key: str) -> tuple[str, ...]:
     text = describe_left_out(index, f"{key}: left out ")
     return (text,) if text else ()
-
-
-def _missing_classes_note(index: FolderIndex, key: str, train: FolderIndex) -> tuple[str, ...]:
-    present = set(index.classes) - set(index.empty_classes())
-    missing = tuple(name for name in train.classes if name not in present)
-    if not missing:
-        return ()
-    return (f"{key}: no image of {len(missing)} of {len(train.classes)} classes: {some(missing)}",)
 
 
 def _unused_validation_note(data: DataConfig) -> tuple[str, ...]:

@@ -55,8 +55,9 @@ class FolderIndex:
     """Names of the class folders, in the order of their UTF-8 bytes; empty ones too."""
     labels: npt.NDArray[np.int64]
     """Index into `classes` of each image, shape (N,)."""
-    paths: bytes
-    """Paths of all images relative to `folder`, one after another; within a class in the order of their bytes."""
+    paths: bytes | memoryview
+    """Paths of all images relative to `folder` (of a list, absolute ones too), one after another; of a folder, within a
+    class in the order of their bytes."""
     offsets: npt.NDArray[np.int64]
     """Image i is called paths[offsets[i]:offsets[i + 1]]; shape (N + 1,)."""
     left_out: tuple[LeftOut, ...]
@@ -67,8 +68,8 @@ class FolderIndex:
 
     def path(self, image: int) -> str:
         """Full path of this image; bytes that are no UTF-8 as surrogates (PEP 383), as open() wants them."""
-        relative = self.paths[self.offsets[image] : self.offsets[image + 1]]
-        return f"{self.folder}/{os.fsdecode(relative)}"
+        path = bytes(self.paths[self.offsets[image] : self.offsets[image + 1]])
+        return os.path.join(self.folder, os.fsdecode(path))  # noqa: PTH118 - a million times an epoch
 
     def empty_classes(self) -> tuple[str, ...]:
         """Names of the class folders without an image."""
@@ -144,6 +145,12 @@ def scan_class_folders(folder: str, *, key: str) -> FolderIndex:
             f"images are files that end in {', '.join(IMAGE_EXTENSIONS)}"
         )
     return index
+
+
+def packed(paths: Sequence[bytes]) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Paths in one piece, and where each begins and the last ends, shape (N + 1,)."""
+    lengths = np.fromiter(map(len, paths), np.int64, len(paths))
+    return b"".join(paths), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def describe_left_out(index: FolderIndex, prefix: str) -> str:
@@ -232,13 +239,13 @@ def _assemble(
     folder: str, class_folders: Sequence[bytes], per_class: Sequence[Sequence[bytes]], aside: _Aside
 ) -> FolderIndex:
     counts = [len(paths) for paths in per_class]
-    lengths = np.fromiter((len(path) for paths in per_class for path in paths), np.int64, sum(counts))
+    paths, offsets = packed([path for paths in per_class for path in paths])
     return FolderIndex(
         folder=folder,
         classes=tuple(name.decode("utf-8") for name in class_folders),
         labels=np.repeat(np.arange(len(counts), dtype=np.int64), counts),
-        paths=b"".join(path for paths in per_class for path in paths),
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        paths=paths,
+        offsets=offsets,
         left_out=aside.summary(),
     )
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from runner.data.decode import Pixels, decode_image
 from runner.data.index import FolderIndex, shown
+from runner.schema.data import MOST_PIXELS
 
 Labels = npt.NDArray[np.int64]
 
@@ -28,7 +29,7 @@ class ImageSource(Protocol):
         """The pixels of this image as uint8 RGB, shape (height, width, 3).
 
         Raises:
-            InvalidDatasetError: it can't be read; says which image and why.
+            InvalidDatasetError: it can't be read, now or ever; says which image and why.
         """
 
     def describe(self, image: int) -> str:
@@ -42,13 +43,15 @@ class FolderSource:
     index: FolderIndex
     labels: Labels
     """Class index of each image, shape (N,): the index's own, or those of the training split for the same names."""
+    max_pixels: int = MOST_PIXELS
+    """Larger images are not decoded."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def load(self, image: int) -> Pixels:
         """Decode the file; see :func:`runner.data.decode.decode_image`."""
-        return decode_image(self.index.path(image))
+        return decode_image(self.index.path(image), self.max_pixels)
 
     def describe(self, image: int) -> str:
         """Full path."""
@@ -86,3 +89,5 @@ class Opened:
     val: ImageSource | None
     test: ImageSource | None
     notes: tuple[str, ...] = ()
+    train_groups: Labels | None = None
+    """Number of the group of each training image, shape (N,), where there are groups."""

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from runner.data.loader import Batch, EvalBatches, TrainBatches
+from runner.data.batch import Batch
+from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.paths import resolve_paths
 from runner.data.source import Labels
 from runner.data.splits import open_splits
