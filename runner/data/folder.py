@@ -7,6 +7,8 @@ from pathlib import Path
 
 from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
 from runner.data.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders, some
+from runner.data.index_cache import load_or_scan
+from runner.data.paths import cache_folder
 from runner.data.source import FolderSource, Opened
 from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
 from runner.schema.data import DataConfig
@@ -22,12 +24,13 @@ def open_folder(data: DataConfig) -> tuple[Opened | None, list[RunnerError]]:
         The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its folder.
     """
     errors: list[RunnerError] = []
-    train = _scan_train(data, errors)
-    others = {name: _scan(folder, f"data.{name}", errors) for name, folder in _other_splits(data)}
+    kept_notes: list[str] = []
+    train = _scan_train(data, errors, kept_notes)
+    others = {name: _scan(folder, f"data.{name}", data, errors, kept_notes) for name, folder in _other_splits(data)}
     if train is None:
         return None, errors
     errors += _mistakes_in_classes(train)
-    notes = _notes_of(train, "data.train")
+    notes = (*kept_notes[:1], *_notes_of(train, "data.train"))
     sources: dict[str, FolderSource] = {}
     for name, index in others.items():
         if index is None:
@@ -55,22 +58,26 @@ def _other_splits(data: DataConfig) -> list[tuple[str, str]]:
     return [(name, folder) for name, folder in (("val", data.val), ("test", data.test)) if folder is not None]
 
 
-def _scan(folder: str, key: str, errors: list[RunnerError]) -> FolderIndex | None:
+def _scan(folder: str, key: str, data: DataConfig, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
     try:
-        return scan_class_folders(folder, key=key)
+        if data.index_cache == "none":
+            return scan_class_folders(folder, key=key)
+        index, note = load_or_scan(folder, key=key, cache=cache_folder() / "index")
     except (InvalidDatasetError, NotLabeledDatasetError) as error:
         errors.append(error)
         return None
+    notes += [note] if note is not None else []
+    return index
 
 
-def _scan_train(data: DataConfig, errors: list[RunnerError]) -> FolderIndex | None:
+def _scan_train(data: DataConfig, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
     assert data.train is not None, "resolve_paths fills it"
     if data.root is not None and Path(data.train) == Path(data.root, "train"):
         error = _without_train(data.root)
         if error is not None:
             errors.append(error)
             return None
-    return _scan(data.train, "data.train", errors)
+    return _scan(data.train, "data.train", data, errors, notes)
 
 
 def _without_train(root: str) -> RunnerError | None:

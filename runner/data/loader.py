@@ -95,6 +95,10 @@ class TrainBatches:
         """The first images of the first epoch, over all processes, as training will see them; made in this process."""
         return self._maker().make(Request(0, self._order(0)[:num_images], 0 if self.draws_balanced else None))
 
+    def seen(self, epoch: int, ids: npt.NDArray[np.int64]) -> Batch:
+        """These images as training will see them in this epoch (from 0); made in this process."""
+        return self._maker().make(Request(epoch, ids))
+
     def _maker(self) -> BatchMaker:
         return BatchMaker(self.source, self.transform, self.seed, skips_bad=self.skips_bad)
 

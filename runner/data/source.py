@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,10 @@ class FolderSource:
     max_pixels: int = MOST_PIXELS
     """Larger images are not decoded."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without its labels where they are the index's own, which other processes may share."""
+        return _folder_source, (self.index, None if self.labels is self.index.labels else self.labels, self.max_pixels)
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -56,6 +60,10 @@ class FolderSource:
     def describe(self, image: int) -> str:
         """Full path."""
         return shown(self.index.path(image))
+
+
+def _folder_source(index: FolderIndex, labels: Labels | None, max_pixels: int) -> FolderSource:
+    return FolderSource(index, index.labels if labels is None else labels, max_pixels)
 
 
 @dataclass(frozen=True)

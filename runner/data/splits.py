@@ -145,7 +145,7 @@ def _with_validation(opened: Opened, data: DataConfig, seed: int) -> Opened:
     if groups is None:
         parts = stratified_split(labels, data.val_fraction, seed, opened.classes)
     else:
-        parts = grouped_split(labels, groups, data.val_fraction, seed)
+        parts = grouped_split(labels, groups, data.val_fraction, seed, opened.classes)
     train, val = (Subset(opened.train, ids, labels[ids]) for ids in parts)
     rule = "of each class" if groups is None else "of each class, as far as whole groups allow"
     note = (

@@ -95,6 +95,11 @@ def evaluate(
         guesses = logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
         hits = guesses == labels[:, None]
         counts[:3] += torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
+    return _of_all(dist, counts, losses, bad)
+
+
+def _of_all(dist: DistContext, counts: torch.Tensor, losses: torch.Tensor, bad: list[BadImage]) -> Evaluation:
+    """What all processes have found, together."""
     count, correct, correct_top5, num_bad = (int(value) for value in dist.sum(counts).tolist())
     everywhere = sorted(dist.gather(bad)) if num_bad else []
     if count == 0:
