@@ -111,11 +111,11 @@ def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: Dis
     """What decides how much an image counts, and whether too many are bad."""
     is_weighted = data.balance == "loss_weights"
     weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
-    bad_train, bad_val = (
+    bad_images = tuple(
         BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
         for key, source in (("data.train", splits.train), ("data.val", splits.val))
     )
-    return {"weighting": Weighting(batches, weights, dist.device), "bad_train": bad_train, "bad_val": bad_val}
+    return {"weighting": Weighting(batches, weights, dist.device), "bad_images": bad_images}
 
 
 def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:

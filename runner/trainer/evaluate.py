@@ -90,12 +90,16 @@ def evaluate(
         images = batch.images.to(device, non_blocking=True, memory_format=memory_format)
         with precision.autocast(device.type):
             logits = module(normalizer(images)).float()
-        per_image = functional.cross_entropy(logits, labels, reduction="none")
-        losses[number] = per_image.to(losses.dtype).sum()
-        guesses = logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
-        hits = guesses == labels[:, None]
-        counts[:3] += torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
+        losses[number] = functional.cross_entropy(logits, labels, reduction="none").to(losses.dtype).sum()
+        counts[:3] += _hits(logits, labels)
     return _of_all(dist, counts, losses, bad)
+
+
+def _hits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Number of images, of right first guesses, and of labels among the first guesses."""
+    guesses = logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
+    hits = guesses == labels[:, None]
+    return torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
 
 
 def _of_all(dist: DistContext, counts: torch.Tensor, losses: torch.Tensor, bad: list[BadImage]) -> Evaluation:

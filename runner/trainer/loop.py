@@ -56,8 +56,7 @@ class Trainer:
         train_batches: TrainBatches,
         val_batches: EvalBatches,
         weighting: Weighting,
-        bad_train: BadImages,
-        bad_val: BadImages,
+        bad_images: tuple[BadImages, BadImages],
         data_fingerprint: str,
         writer: CheckpointWriter,
         stop: StopRequest,
@@ -79,8 +78,7 @@ class Trainer:
         self.train_batches = train_batches
         self.val_batches = val_batches
         self.weighting = weighting
-        self.bad_train = bad_train
-        self.bad_val = bad_val
+        self.bad_train, self.bad_val = bad_images
         self.data_fingerprint = data_fingerprint
         self.writer = writer
         self.stop = stop
