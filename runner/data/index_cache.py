@@ -22,7 +22,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,8 @@ class MappedIndex(FolderIndex):
     """Of the file's content."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the name of its file."""
-        return _mapped_again, (self.file, self.digest, self.folder)
+        """Pickled by the name of its file, and by what must be found should that be gone."""
+        return _mapped_again, (self.file, self.digest, self.folder, _digest_of_names(self))
 
 
 def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, str | None]:
@@ -215,19 +215,23 @@ def _digest(content: bytearray | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
 
-def _mapped_again(file: Path, digest: bytes, folder: str) -> FolderIndex:
+def _digest_of_names(index: FolderIndex) -> bytes:
+    digest = hashlib.blake2b(index.labels.tobytes() + index.offsets.tobytes(), digest_size=_DIGEST_BYTES)
+    digest.update(index.paths)
+    return digest.digest()
+
+
+def _mapped_again(file: Path, digest: bytes, folder: str, names: bytes) -> FolderIndex:
     """The same index in another process.
 
     Raises:
-        InvalidDatasetError: the file was replaced or removed, and the folder has changed since.
+        InvalidDatasetError: its file was replaced or removed, and the folder has changed since.
     """
-    try:
+    with suppress(OSError, ValueError):
         index, _ = _read(file)
         if index.digest == digest:
             return index
-    except (OSError, ValueError):
-        pass
-    raise InvalidDatasetError(
-        f"{folder} was changed, or the list of its files removed from {file.parent}, while processes were started; "
-        "start again"
-    )
+    scanned = scan(folder, key="data").index
+    if _digest_of_names(scanned) != names:
+        raise InvalidDatasetError(f"{folder} was changed while processes were started; start again")
+    return scanned

@@ -231,7 +231,9 @@ def test_other_processes_map_the_same_file_instead_of_a_copy(folder, load, tmp_p
     (file,) = (tmp_path / "cache").iterdir()
     file.unlink()
     assert index.path(0) == f"{folder}/ant/1.jpg", "who has it mapped keeps it"
-    with pytest.raises(InvalidDatasetError, match="start again"):
+    assert same(pickle.loads(pickled), index), "who has not finds the same"
+    (folder / "ant/1.jpg").unlink()
+    with pytest.raises(InvalidDatasetError, match="was changed while processes were started; start again"):
         pickle.loads(pickled)
 
 
