@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -13,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
+from runner.data.balance import class_weights
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.splits import Splits
@@ -22,19 +24,22 @@ from runner.data.transforms import (
     eval_transform,
     follow_weights,
     train_transform,
+    with_normalize,
 )
 from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
 from runner.dist import DistContext
 from runner.keyed_random import key
-from runner.model import build_architecture, build_model, head_of, with_versions
+from runner.model import WeightsPreprocessing, build_architecture, build_model, head_of, with_versions
 from runner.optimizer import build_optimizer
 from runner.package import read_package
 from runner.schema import Config
 from runner.schema.data import DataConfig
 from runner.stop import StopRequest
+from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
 from runner.trainer.recorder import Recorder
+from runner.trainer.weighting import Weighting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +69,7 @@ def assemble(
     # The same first weights in every process, whatever was drawn before.
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
-    data = config.data
-    if built.preprocessing is not None:
-        data = follow_weights(data, **vars(built.preprocessing))
-        LOGGER.info("preprocessing follows the weights: %s", built.preprocessing)
+    data = _data_in_force(config.data, built.preprocessing)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     module = built.module
     if config.dist.sync_batchnorm and dist.world_size > 1:
@@ -89,12 +91,31 @@ def assemble(
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
         val_batches=val_batches,
+        **_counting(data, splits, train_batches, dist),
         data_fingerprint=fingerprint(splits),
         writer=writer,
         stop=stop,
         recorder=recorder,
     )
     return Assembled(trainer=trainer, data=data)
+
+
+def _data_in_force(data: DataConfig, preprocessing: WeightsPreprocessing | None) -> DataConfig:
+    if preprocessing is not None:
+        data = follow_weights(data, **vars(preprocessing))
+        LOGGER.info("preprocessing follows the weights: %s", preprocessing)
+    return with_normalize(data)
+
+
+def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: DistContext) -> dict[str, Any]:
+    """What decides how much an image counts, and whether too many are bad."""
+    is_weighted = data.balance == "loss_weights"
+    weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
+    bad_images = tuple(
+        BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
+        for key, source in (("data.train", splits.train), ("data.val", splits.val))
+    )
+    return {"weighting": Weighting(batches, weights, dist.device), "bad_images": bad_images}
 
 
 def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:
@@ -108,6 +129,7 @@ def _batches(config: Config, data: DataConfig, splits: Splits, dist: DistContext
     workers = resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores)
     place = {"rank": dist.rank, "world_size": dist.world_size}
     pin_memory = dist.device.type == "cuda"
+    skips_bad = data.on_bad_image == "skip"
     train = TrainBatches(
         source=splits.train,
         transform=train_transform(data),
@@ -116,6 +138,8 @@ def _batches(config: Config, data: DataConfig, splits: Splits, dist: DistContext
         last_batch=data.last_batch,
         workers=workers,
         pin_memory=pin_memory,
+        skips_bad=skips_bad,
+        draws_balanced=data.balance == "sampler",
         **place,
     )
     val = EvalBatches(
@@ -124,6 +148,7 @@ def _batches(config: Config, data: DataConfig, splits: Splits, dist: DistContext
         batch_size=data.batch_size,
         workers=workers,
         pin_memory=pin_memory,
+        skips_bad=skips_bad,
         **place,
     )
     return train, val

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,21 @@ class DistContext:
         if self.world_size > 1:
             torch.distributed.all_reduce(values)
         return values
+
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        """The plain values of all processes, one after another by rank; every process must call it."""
+        if self.world_size == 1:
+            return list(values)
+        everyone: list[Sequence[Any]] = [()] * self.world_size
+        torch.distributed.all_gather_object(everyone, values, group=self.control)
+        return [value for own in everyone for value in own]
+
+    def total(self, number: int) -> int:
+        """The sum of a number over all processes, between their CPUs; every process must call it."""
+        whole = torch.tensor(number)
+        if self.world_size > 1:
+            torch.distributed.all_reduce(whole, group=self.control)
+        return int(whole)
 
     def share_object(self, value: Any) -> Any:  # noqa: ANN401 - plain values
         """The main process's plain values, such as numbers and texts; every process must call it."""

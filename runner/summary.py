@@ -6,11 +6,14 @@ import shlex
 from pathlib import Path
 
 from runner.console import LOGGER
+from runner.data.balance import weights_by_class
 from runner.data.splits import Splits
 from runner.device import Precision, describe_device
 from runner.schema import Config
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best
+
+_MOST_SHOWN_CLASSES = 20
 
 
 def introduce(config: Config, splits: Splits, trainer: Trainer, precision: Precision) -> None:
@@ -34,6 +37,8 @@ def introduce(config: Config, splits: Splits, trainer: Trainer, precision: Preci
     )
     for note in splits.notes:
         LOGGER.info("            %s", note)
+    if config.data.balance != "none":
+        LOGGER.info("balance     %s: %s", config.data.balance, _shown_weights(weights_by_class(splits)))
     LOGGER.info("device      %s", describe_device(dist.device))
     LOGGER.info("precision   %s (%s)", precision.name, precision.reason)
     LOGGER.info(
@@ -44,6 +49,15 @@ def introduce(config: Config, splits: Splits, trainer: Trainer, precision: Preci
         trainer.peak,
         f"{config.optimizer.lr:g} × {processes}" if is_scaled else "not scaled with the number of processes",
     )
+
+
+def _shown_weights(weights: dict[str, float]) -> str:
+    """Per class; of many classes those of the extremes."""
+    ordered = sorted(weights.items(), key=lambda item: item[1])
+    if len(ordered) <= _MOST_SHOWN_CLASSES:
+        return ", ".join(f"{name} {weight:.3g}" for name, weight in weights.items())
+    low, high = ordered[0], ordered[-1]
+    return f"{len(ordered)} classes, from {low[1]:.3g} ({low[0]}) to {high[1]:.3g} ({high[0]}); all of them in run.json"
 
 
 def conclude(folder: Path, best: Best, num_epochs: int, seconds: float) -> None:

@@ -19,6 +19,7 @@ from runner.checkpoint import Checkpoint, CheckpointStore, verify
 from runner.checkpoint_writer import CheckpointWriter
 from runner.compose import to_yaml
 from runner.console import FILE_ONLY, LOGGER, log_to_file, progress_line
+from runner.data.balance import weights_by_class
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import death_of_loader
 from runner.data.splits import Splits
@@ -224,6 +225,7 @@ def _begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext,
             "versions": provenance.versions() | {"torch": str(torch.__version__)},
             "host": provenance.host(),
             "device": describe_device(dist.device),
+            "class_weights": weights_by_class(splits) if config.data.balance != "none" else None,
         }
     )
 

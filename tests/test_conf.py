@@ -20,6 +20,7 @@ NEEDED = {
     "model=torchvision": ("model.name=efficientnet_b0",),
     "model=custom": ("model.name=mine",),
     "data=folder": ("data.root=photos",),
+    "data=csv": ("data.train=train.csv",),
 }
 
 

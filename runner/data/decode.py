@@ -13,6 +13,7 @@ The conventions, which are also those of a packaged model:
 
 from __future__ import annotations
 
+import errno
 import struct
 import warnings
 from pathlib import Path
@@ -22,35 +23,68 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from runner.data.index import shown
-from runner.errors import InvalidDatasetError
+from runner.errors import DeviceError, InvalidDatasetError
+from runner.schema.data import MOST_PIXELS
 
 Pixels = npt.NDArray[np.uint8]
 
 # Judged by content, not by extension: files are often misnamed. Only these, because some others start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
+# What another attempt may not meet: no property of the image, so that skipping it would depend on the hour.
+_FAULTS_OF_THE_MACHINE = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ENOTCONN,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+    }
+)
 
 
-def decode_image(path: str) -> Pixels:
+def decode_image(path: str, max_pixels: int = MOST_PIXELS) -> Pixels:
     """Read an image file.
+
+    Args:
+        path: of the file.
+        max_pixels: largest width × height; compared with the file's header before anything is decoded.
 
     Returns:
         uint8 RGB, shape (height, width, 3), writable.
 
     Raises:
-        InvalidDatasetError: the file can't be opened, is empty, truncated or no image, or has more pixels than
-            Pillow's limit of 2 × Image.MAX_IMAGE_PIXELS (179 million).
+        InvalidDatasetError: the file is missing, may not be read, is empty, truncated or no image, or has too many
+            pixels: always so for this file.
+        DeviceError: the machine can't read it at this moment, as a failing disk or network.
     """
     try:
         # Pillow warns about oddities of single files: whoever trains on a million can't act on that.
         with Path(path).open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(file, formats=_FORMATS) as image:
+                _refuse_large(image, max_pixels)
                 return to_rgb(image)
     except MemoryError:
         raise
     # Damaged files make Pillow's decoders raise nearly everything, from OSError and SyntaxError to struct.error.
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FAULTS_OF_THE_MACHINE:
+            raise DeviceError(f"{shown(path)}: can't be read at this moment: {error.strerror}") from error
         raise InvalidDatasetError(f"{shown(path)}: {_reason(error, path)}") from error
+
+
+def _refuse_large(image: Image.Image, max_pixels: int) -> None:
+    width, height = image.size
+    if width * height > max_pixels:
+        raise Image.DecompressionBombError(
+            f"{width} × {height} = {width * height:,}, more than data.max_pixels = {max_pixels:,}"
+        )
 
 
 def to_rgb(image: Image.Image) -> Pixels:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
+from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
 from runner.data.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders, some
+from runner.data.index_cache import load_or_scan
+from runner.data.paths import cache_folder
 from runner.data.source import FolderSource, Opened
 from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
 from runner.schema.data import DataConfig
@@ -23,28 +24,29 @@ def open_folder(data: DataConfig) -> tuple[Opened | None, list[RunnerError]]:
         The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its folder.
     """
     errors: list[RunnerError] = []
-    train = _scan_train(data, errors)
-    others = {name: _scan(folder, f"data.{name}", errors) for name, folder in _other_splits(data)}
+    kept_notes: list[str] = []
+    train = _scan_train(data, errors, kept_notes)
+    others = {name: _scan(folder, f"data.{name}", data, errors, kept_notes) for name, folder in _other_splits(data)}
     if train is None:
         return None, errors
     errors += _mistakes_in_classes(train)
-    notes = _notes_of(train, "data.train")
+    notes = (*kept_notes[:1], *_notes_of(train, "data.train"))
     sources: dict[str, FolderSource] = {}
     for name, index in others.items():
         if index is None:
             continue
         key = f"data.{name}"
         notes += _notes_of(index, key)
-        unknown = _unknown_classes(index, train)
-        if unknown:
-            errors.append(_unknown_classes_error(index, key, unknown, train))
+        error = unknown_classes_error(index, key, index.folder, train)
+        if error is not None:
+            errors.append(error)
         else:
-            sources[name] = FolderSource(index, _labels_by_name(index, train))
-            notes += _missing_classes_note(index, key, train)
+            sources[name] = FolderSource(index, labels_by_name(index, train), data.max_pixels)
+            notes += missing_classes_note(index, key, train)
     notes += _unused_validation_note(data)
     opened = Opened(
         classes=train.classes,
-        train=FolderSource(train, train.labels),
+        train=FolderSource(train, train.labels, data.max_pixels),
         val=sources.get("val"),
         test=sources.get("test"),
         notes=notes,
@@ -56,22 +58,26 @@ def _other_splits(data: DataConfig) -> list[tuple[str, str]]:
     return [(name, folder) for name, folder in (("val", data.val), ("test", data.test)) if folder is not None]
 
 
-def _scan(folder: str, key: str, errors: list[RunnerError]) -> FolderIndex | None:
+def _scan(folder: str, key: str, data: DataConfig, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
     try:
-        return scan_class_folders(folder, key=key)
+        if data.index_cache == "none":
+            return scan_class_folders(folder, key=key)
+        index, note = load_or_scan(folder, key=key, cache=cache_folder() / "index")
     except (InvalidDatasetError, NotLabeledDatasetError) as error:
         errors.append(error)
         return None
+    notes += [note] if note is not None else []
+    return index
 
 
-def _scan_train(data: DataConfig, errors: list[RunnerError]) -> FolderIndex | None:
+def _scan_train(data: DataConfig, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
     assert data.train is not None, "resolve_paths fills it"
     if data.root is not None and Path(data.train) == Path(data.root, "train"):
         error = _without_train(data.root)
         if error is not None:
             errors.append(error)
             return None
-    return _scan(data.train, "data.train", errors)
+    return _scan(data.train, "data.train", data, errors, notes)
 
 
 def _without_train(root: str) -> RunnerError | None:
@@ -131,35 +137,9 @@ def _mistakes_in_classes(train: FolderIndex) -> list[RunnerError]:
     return errors
 
 
-def _unknown_classes(index: FolderIndex, train: FolderIndex) -> tuple[str, ...]:
-    return tuple(name for name in index.classes if name not in set(train.classes))
-
-
-def _unknown_classes_error(
-    index: FolderIndex, key: str, unknown: tuple[str, ...], train: FolderIndex
-) -> InvalidDatasetError:
-    return InvalidDatasetError(
-        f"{key} = {index.folder}: {len(unknown)} of {len(index.classes)} classes are none of the training split "
-        f"{train.folder}: {some(unknown)}; the training split has {some(train.classes)}"
-    )
-
-
-def _labels_by_name(index: FolderIndex, train: FolderIndex) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    number = {name: position for position, name in enumerate(train.classes)}
-    return np.array([number[name] for name in index.classes], dtype=np.int64)[index.labels]
-
-
 def _notes_of(index: FolderIndex, key: str) -> tuple[str, ...]:
     text = describe_left_out(index, f"{key}: left out ")
     return (text,) if text else ()
-
-
-def _missing_classes_note(index: FolderIndex, key: str, train: FolderIndex) -> tuple[str, ...]:
-    present = set(index.classes) - set(index.empty_classes())
-    missing = tuple(name for name in train.classes if name not in present)
-    if not missing:
-        return ()
-    return (f"{key}: no image of {len(missing)} of {len(train.classes)} classes: {some(missing)}",)
 
 
 def _unused_validation_note(data: DataConfig) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from runner.errors import Problem
 from runner.schema.data import (
+    CsvData,
     DataConfig,
     DigitsData,
     FolderData,
@@ -16,14 +17,7 @@ from runner.schema.data import (
     TorchvisionData,
     TorchvisionDatasetName,
 )
-from runner.schema.transforms import (
-    CenterCrop,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    Transform,
-)
+from runner.schema.transforms import CenterCrop, Pad, RandomCrop, RandomResizedCrop, Resize, Transform
 
 
 @dataclass(frozen=True)
@@ -36,12 +30,13 @@ class Extent:
 
 
 def find_size_problems(data: DataConfig) -> list[Problem]:
-    """Lists of transforms whose images do not all measure data.image_size × data.image_size."""
+    """Lists of transforms whose images do not all measure data.image_size × data.image_size, or that fail on some."""
     pipelines = {"data.train_transforms": data.train_transforms, "data.eval_transforms": data.eval_transforms}
     return [
         problem
         for key, transforms in pipelines.items()
-        if (problem := _size_problem(key, transforms, data)) is not None
+        for find in (_size_problem, _mirror_problem)
+        if (problem := find(key, transforms, data)) is not None
     ]
 
 
@@ -77,15 +72,52 @@ def _after(extent: Extent, transform: Transform) -> Extent:
             return Extent(shorter_side_after_resize(transform), extent.is_square)
         case CenterCrop() | RandomResizedCrop() | RandomCrop():
             return Extent(transform.size, is_square=True)
-        case RandomHorizontalFlip():
-            return extent
+        case Pad(padding=int(padding)):
+            return Extent(extent.shorter_side and extent.shorter_side + 2 * padding, extent.is_square)
+        case Pad(padding=(left, top, right, bottom)):
+            is_square = extent.is_square and left + right == top + bottom
+            # Of a square with more on one pair of sides, the shorter side is told; of others it depends on the image.
+            is_known = extent.is_square or left + right == top + bottom
+            side = extent.shorter_side if is_known else None
+            return Extent(side and side + min(left + right, top + bottom), is_square)
         case _:
-            assert_never(transform)
+            # All others leave the size as it is.
+            return extent
+
+
+def _mirror_problem(key: str, transforms: Sequence[Transform], data: DataConfig) -> Problem | None:
+    """Mode reflect where an image may be too small for what is to be added."""
+    extent = _at_start(data)
+    for number, transform in enumerate(transforms):
+        needed = _mirrored_pixels(transform, extent.shorter_side)
+        if needed and (extent.shorter_side is None or extent.shorter_side <= needed):
+            side = "of unknown size" if extent.shorter_side is None else f"of {extent.shorter_side} pixels"
+            return Problem(
+                key=f"{key}.{number}.mode",
+                value="reflect",
+                has_value=True,
+                message=f"can add at most one pixel less than the image has, here {needed} to a shorter side {side}",
+                hint="resize before, or use mode edge",
+            )
+        extent = _after(extent, transform)
+    return None
+
+
+def _mirrored_pixels(transform: Transform, shorter_side: int | None) -> int:
+    """The most pixels that mode reflect adds on one side; 0 where it does not mirror."""
+    match transform:
+        case Pad(mode="reflect", padding=padding):
+            return padding if isinstance(padding, int) else max(padding)
+        case RandomCrop(mode="reflect", size=size, padding=padding):
+            missing = size - (shorter_side or 0) - 2 * padding
+            return max(padding, missing if missing > 0 else 0)
+        case _:
+            return 0
 
 
 def _at_start(data: DataConfig) -> Extent:
     match data:
-        case FolderData():
+        case FolderData() | CsvData():
             return Extent(None, is_square=False)
         case DigitsData():
             return Extent(8, is_square=True)

@@ -6,7 +6,9 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +17,11 @@ from runner.errors import InvalidDatasetError, NotLabeledDatasetError
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
 _IMAGE_EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
-_SYSTEM_NAMES = frozenset({b"thumbs.db", b"desktop.ini", b"__macosx"})
+SYSTEM_NAMES = frozenset({b"thumbs.db", b"desktop.ini", b"__macosx"})
+# Waits of network file systems overlap.
+_NUM_THREADS = 8
 _MAX_EXAMPLES = 3
+_INT64_MAX = (1 << 63) - 1
 _MAX_NAMES = 8
 
 HIDDEN = "hidden"
@@ -55,8 +60,9 @@ class FolderIndex:
     """Names of the class folders, in the order of their UTF-8 bytes; empty ones too."""
     labels: npt.NDArray[np.int64]
     """Index into `classes` of each image, shape (N,)."""
-    paths: bytes
-    """Paths of all images relative to `folder`, one after another; within a class in the order of their bytes."""
+    paths: bytes | memoryview
+    """Paths of all images relative to `folder` (of a list, absolute ones too), one after another; of a folder, within a
+    class in the order of their bytes."""
     offsets: npt.NDArray[np.int64]
     """Image i is called paths[offsets[i]:offsets[i + 1]]; shape (N + 1,)."""
     left_out: tuple[LeftOut, ...]
@@ -67,13 +73,29 @@ class FolderIndex:
 
     def path(self, image: int) -> str:
         """Full path of this image; bytes that are no UTF-8 as surrogates (PEP 383), as open() wants them."""
-        relative = self.paths[self.offsets[image] : self.offsets[image + 1]]
-        return f"{self.folder}/{os.fsdecode(relative)}"
+        path = bytes(self.paths[self.offsets[image] : self.offsets[image + 1]])
+        return os.path.join(self.folder, os.fsdecode(path))  # noqa: PTH118 - a million times an epoch
 
     def empty_classes(self) -> tuple[str, ...]:
         """Names of the class folders without an image."""
         counts = np.bincount(self.labels, minlength=len(self.classes))
         return tuple(name for name, count in zip(self.classes, counts, strict=True) if count == 0)
+
+
+class Stamp(NamedTuple):
+    """Tells whether the entries of a folder are still the same."""
+
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+
+@dataclass(frozen=True)
+class Scan:
+    """An index, and the stamps of all folders that it depends on, by their path relative to its folder."""
+
+    index: FolderIndex
+    stamps: dict[bytes, Stamp]
 
 
 @dataclass
@@ -91,10 +113,24 @@ class _Aside:
         examples.sort()
         del examples[_MAX_EXAMPLES:]
 
+    def add(self, other: _Aside) -> None:
+        for reason, count in other.counts.items():
+            self.counts[reason] += count
+            self.examples[reason] = sorted([*self.examples.get(reason, []), *other.examples[reason]])[:_MAX_EXAMPLES]
+
     def summary(self) -> tuple[LeftOut, ...]:
         return tuple(
             LeftOut(reason, count, tuple(self.examples[reason])) for reason, count in sorted(self.counts.items())
         )
+
+
+@dataclass
+class _ClassFolder:
+    """What was found in one class folder; each is looked into by one thread."""
+
+    paths: list[bytes] = field(default_factory=list)
+    stamps: dict[bytes, Stamp] = field(default_factory=dict)
+    aside: _Aside = field(default_factory=_Aside)
 
 
 def shown(path: bytes | str) -> str:
@@ -129,21 +165,51 @@ def scan_class_folders(folder: str, *, key: str) -> FolderIndex:
         InvalidDatasetError: the folder is missing, a file, empty or not readable; a class name is no UTF-8; there is
             no image at all.
     """
+    return scan(folder, key=key).index
+
+
+def scan(folder: str, *, key: str) -> Scan:
+    """As :func:`scan_class_folders`, with what tells later whether it would still find the same."""
     aside = _Aside()
     try:
+        own_stamp = stamp_of(os.fsencode(folder))
         class_folders, num_loose_images = _class_folders(os.fsencode(folder), aside)
         _check_class_folders(folder, key, class_folders, num_loose_images)
-        per_class = [_images_of_class(os.fsencode(folder), name, aside) for name in class_folders]
+        with ThreadPoolExecutor(_NUM_THREADS) as threads:
+            per_class = list(threads.map(lambda name: _look_into(os.fsencode(folder), name), class_folders))
     except OSError as error:
         raise _unreadable(error, folder, key) from error
-    index = _assemble(folder, class_folders, per_class, aside)
+    for found in per_class:
+        aside.add(found.aside)
+    index = _assemble(folder, class_folders, [found.paths for found in per_class], aside)
     if len(index) == 0:
         raise InvalidDatasetError(
             f"{key} = {folder}: no image in any of the {len(class_folders)} class folders"
             f"{describe_left_out(index, '; left out: ')}; "
             f"images are files that end in {', '.join(IMAGE_EXTENSIONS)}"
         )
-    return index
+    stamps = {b"": own_stamp}
+    for found in per_class:
+        stamps |= found.stamps
+    return Scan(index, stamps)
+
+
+def stamp_of(directory: bytes) -> Stamp:
+    """What changes with a folder's list of entries: its identity and times. Also when another one is put in its place,
+    or its modification time is set back, as archives and copies do: no program sets the time of change.
+    """
+    return _stamp(os.stat(directory))  # noqa: PTH116 - bytes
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    # Some file systems use all 64 bits of an inode number.
+    return Stamp(status.st_ino & _INT64_MAX, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def packed(paths: Sequence[bytes]) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Paths in one piece, and where each begins and the last ends, shape (N + 1,)."""
+    lengths = np.fromiter(map(len, paths), np.int64, len(paths))
+    return b"".join(paths), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def describe_left_out(index: FolderIndex, prefix: str) -> str:
@@ -186,16 +252,22 @@ def _check_class_folders(folder: str, key: str, class_folders: Sequence[bytes], 
             ) from error
 
 
-def _images_of_class(folder: bytes, name: bytes, aside: _Aside) -> list[bytes]:
-    return sorted(_walk(os.path.join(folder, name), name, frozenset(), aside))  # noqa: PTH118 - bytes
+def _look_into(folder: bytes, name: bytes) -> _ClassFolder:
+    found = _ClassFolder()
+    found.paths = sorted(_walk(os.path.join(folder, name), name, frozenset(), found))  # noqa: PTH118 - bytes
+    return found
 
 
-def _walk(directory: bytes, relative: bytes, around: frozenset[tuple[int, int]], aside: _Aside) -> Iterator[bytes]:
-    status = os.stat(directory)  # noqa: PTH116 - bytes
+def _walk(
+    directory: bytes, relative: bytes, around: frozenset[tuple[int, int]], found: _ClassFolder
+) -> Iterator[bytes]:
+    status, aside = os.stat(directory), found.aside  # noqa: PTH116 - bytes
     identity = (status.st_dev, status.st_ino)
     if identity in around:
         aside.put(LINK_LOOP, relative)
         return
+    # Taken before the list is read: what changes meanwhile makes the stamp old.
+    found.stamps[relative] = _stamp(status)
     with os.scandir(directory) as entries:
         for entry in entries:
             path = relative + b"/" + entry.name
@@ -203,7 +275,7 @@ def _walk(directory: bytes, relative: bytes, around: frozenset[tuple[int, int]],
             if reason is not None:
                 aside.put(reason, path)
             elif entry.is_dir():
-                yield from _walk(entry.path, path, around | {identity}, aside)
+                yield from _walk(entry.path, path, around | {identity}, found)
             else:
                 yield path
 
@@ -212,7 +284,7 @@ def _reason_to_leave_out(entry: os.DirEntry[bytes]) -> str | None:
     """Why this entry is neither an image nor a folder to look into; None where it is one of them."""
     if entry.name.startswith(b"."):
         return HIDDEN
-    if entry.name.lower() in _SYSTEM_NAMES:
+    if entry.name.lower() in SYSTEM_NAMES:
         return SYSTEM
     try:
         is_file = entry.is_file()
@@ -232,13 +304,13 @@ def _assemble(
     folder: str, class_folders: Sequence[bytes], per_class: Sequence[Sequence[bytes]], aside: _Aside
 ) -> FolderIndex:
     counts = [len(paths) for paths in per_class]
-    lengths = np.fromiter((len(path) for paths in per_class for path in paths), np.int64, sum(counts))
+    paths, offsets = packed([path for paths in per_class for path in paths])
     return FolderIndex(
         folder=folder,
         classes=tuple(name.decode("utf-8") for name in class_folders),
         labels=np.repeat(np.arange(len(counts), dtype=np.int64), counts),
-        paths=b"".join(path for paths in per_class for path in paths),
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        paths=paths,
+        offsets=offsets,
         left_out=aside.summary(),
     )
 

@@ -7,75 +7,22 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from runner.data.balance import balanced_order
+from runner.data.batch import Batch, BatchMaker, Request
 from runner.data.order import TrainPlan, epoch_order, eval_batch
 from runner.data.source import ImageSource
-from runner.data.transforms import Pipeline, as_tensor
+from runner.data.transforms import Pipeline
 from runner.data.workers import prepare_worker, start_method
 from runner.errors import DeviceError, RunnerError
-from runner.keyed_random import key
 
 _PREFETCHED_BATCHES_PER_WORKER = 2
-
-
-class Batch(NamedTuple):
-    """Images of one step of one process."""
-
-    images: Tensor
-    """uint8, shape (N, 3, height, width), channels last in memory."""
-    labels: Tensor
-    """Class indices, int64, shape (N,)."""
-    ids: Tensor
-    """Numbers of the images in their split, int64, shape (N,)."""
-
-
-class _Request(NamedTuple):
-    """All that it takes to make a batch."""
-
-    epoch: int
-    ids: npt.NDArray[np.int64]
-
-
-class _BatchMaker(Dataset["Batch | RunnerError"]):
-    """Makes batches on request, here or in a loader process."""
-
-    def __init__(self, source: ImageSource, transform: Pipeline, seed: int) -> None:
-        self._source = source
-        self._transform = transform
-        self._seed = seed
-
-    def __getitem__(self, request: _Request) -> Batch | RunnerError:
-        # An error travels as a value: raised in a loader process it would arrive as another one, of its traceback.
-        try:
-            return self.make(request)
-        except RunnerError as error:
-            return error
-
-    def make(self, request: _Request) -> Batch:
-        """Load and transform the images; raises what goes wrong."""
-        # Only the CPU's generator is used here. What the training process draws from it must not depend on whether
-        # images are loaded in it.
-        with torch.random.fork_rng(devices=[]):
-            images = [self._image(request.epoch, image) for image in request.ids.tolist()]
-        return Batch(
-            images=torch.stack(images).permute(0, 3, 1, 2),
-            labels=torch.from_numpy(self._source.labels[request.ids]),
-            ids=torch.from_numpy(request.ids),
-        )
-
-    def _image(self, epoch: int, image: int) -> Tensor:
-        """One transformed image, height × width × 3."""
-        pixels = as_tensor(self._source.load(image))
-        # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
-        torch.default_generator.manual_seed(key(self._seed, "augment", epoch, image))
-        return self._transform(pixels).permute(1, 2, 0)
 
 
 @dataclass(frozen=True)
@@ -97,6 +44,10 @@ class TrainBatches:
     """Loader processes; 0 loads in this process."""
     pin_memory: bool
     """Keep batches in page-locked memory, so that they can be copied to a GPU while it computes."""
+    skips_bad: bool = False
+    """Leave out images that can't be decoded, instead of raising."""
+    draws_balanced: bool = False
+    """Draw images with replacement, all classes alike; see :func:`runner.data.balance.balanced_order`."""
 
     @property
     def plan(self) -> TrainPlan:
@@ -127,7 +78,7 @@ class TrainBatches:
         most_batches = max(-(-num_images // self.plan.full_size), 0)
         return _received(
             _make_loader(
-                _BatchMaker(self.source, self.transform, self.seed),
+                self._maker(),
                 self._requests(start_epoch, start_position, end_epoch),
                 workers=min(self.workers, most_batches),
                 pin_memory=self.pin_memory,
@@ -137,21 +88,32 @@ class TrainBatches:
 
     def next_ids(self, epoch: int, position: int, count: int) -> npt.NDArray[np.int64]:
         """The numbers of the next images of this epoch over all processes, or of the following one where it is over."""
-        ids = epoch_order(len(self.source), self.seed, epoch)[position : position + count]
-        return ids if len(ids) else epoch_order(len(self.source), self.seed, epoch + 1)[:count]
+        ids = self._order(epoch)[position : position + count]
+        return ids if len(ids) else self._order(epoch + 1)[:count]
 
     def preview(self, num_images: int) -> Batch:
         """The first images of the first epoch, over all processes, as training will see them; made in this process."""
-        order = epoch_order(len(self.source), self.seed, 0)
-        return _BatchMaker(self.source, self.transform, self.seed).make(_Request(0, order[:num_images]))
+        return self._maker().make(Request(0, self._order(0)[:num_images], 0 if self.draws_balanced else None))
 
-    def _requests(self, start_epoch: int, start_position: int, end_epoch: int) -> Iterator[_Request]:
+    def seen(self, epoch: int, ids: npt.NDArray[np.int64]) -> Batch:
+        """These images as training will see them in this epoch (from 0); made in this process."""
+        return self._maker().make(Request(epoch, ids))
+
+    def _maker(self) -> BatchMaker:
+        return BatchMaker(self.source, self.transform, self.seed, skips_bad=self.skips_bad)
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        if self.draws_balanced:
+            return balanced_order(self.source.labels, self.seed, epoch)
+        return epoch_order(len(self.source), self.seed, epoch)
+
+    def _requests(self, start_epoch: int, start_position: int, end_epoch: int) -> Iterator[Request]:
         plan = self.plan
         for epoch in range(start_epoch, end_epoch):
-            order = epoch_order(plan.num_samples, self.seed, epoch)
+            order = self._order(epoch)
             for batch in plan.batches_from(start_position if epoch == start_epoch else 0):
                 start, stop = batch.share(self.rank, self.world_size)
-                yield _Request(epoch, order[start:stop].copy())
+                yield Request(epoch, order[start:stop].copy(), start if self.draws_balanced else None)
 
 
 class EvalBatches:
@@ -171,6 +133,7 @@ class EvalBatches:
         world_size: int,
         workers: int,
         pin_memory: bool,
+        skips_bad: bool = False,
     ) -> None:
         self._source = source
         self._transform = transform
@@ -179,7 +142,13 @@ class EvalBatches:
         self._world_size = world_size
         self._workers = workers
         self._pin_memory = pin_memory
+        self._skips_bad = skips_bad
         self._loader: DataLoader[Batch | RunnerError] | None = None
+
+    @property
+    def num_images(self) -> int:
+        """Number of images over all processes."""
+        return len(self._source)
 
     @property
     def num_batches(self) -> int:
@@ -198,7 +167,7 @@ class EvalBatches:
         numbers = range(self._rank, self.num_batches, self._world_size)
         if self._loader is None:
             self._loader = _make_loader(
-                _BatchMaker(self._source, self._transform, seed=0),
+                BatchMaker(self._source, self._transform, seed=0, skips_bad=self._skips_bad),
                 [self._request(number) for number in numbers],
                 workers=min(self._workers, len(numbers)),
                 pin_memory=self._pin_memory,
@@ -214,12 +183,12 @@ class EvalBatches:
         """End the loader processes."""
         self._loader = None
 
-    def _request(self, number: int) -> _Request:
-        return _Request(0, np.arange(*eval_batch(number, len(self._source), self._batch_size)))
+    def _request(self, number: int) -> Request:
+        return Request(0, np.arange(*eval_batch(number, len(self._source), self._batch_size)))
 
 
 def _make_loader(
-    maker: _BatchMaker, requests: Iterable[_Request], *, workers: int, pin_memory: bool, keep_workers: bool
+    maker: BatchMaker, requests: Iterable[Request], *, workers: int, pin_memory: bool, keep_workers: bool
 ) -> DataLoader[Batch | RunnerError]:
     with _without_advice():
         return DataLoader(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import assert_never
 
 from runner.errors import ConfigError, InvalidDatasetError, Problem
-from runner.schema.data import DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
+from runner.schema.data import CsvData, DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
 
 # Changes when the files that `runner/data/digits.py` writes change.
 _DIGITS_FOLDER = "digits-v1"
@@ -26,19 +26,21 @@ def cache_folder() -> Path:
 
 
 def resolve_paths(data: DataConfig) -> DataConfig:
-    """Fill root, train, val and test with full paths.
+    """Fill root, train, val and test, and exclude, with full paths.
 
     Relative paths start at the current folder, `~` is the home folder, links are kept as they are. `val` and `test`
     stay None where they were not given and ROOT/val or ROOT/test does not exist. What is resolved already stays as
     it is. A path that was given is not checked here but when the data set is opened.
 
     Raises:
-        ConfigError: a path was given that this source does not use.
+        ConfigError: a path or list was given that this source does not use.
         InvalidDatasetError: a path begins with the home folder of an unknown user.
     """
     match data:
         case FolderData():
             return _resolved_folder(data)
+        case CsvData():
+            return _with_paths(data, data.root, data.train, data.val, data.test)
         case DigitsData():
             root = _full(data.root or cache_folder() / _DIGITS_FOLDER)
             # Not looked for: the first run will write them.
@@ -50,9 +52,11 @@ def resolve_paths(data: DataConfig) -> DataConfig:
             # EuroSAT alone comes without a test split.
             splits = (root, root, None if data.name == "EuroSAT" else root)
             _refuse_paths(data, splits, "has splits of its own in data.root")
+            _refuse_exclude(data)
             return _with_paths(data, root, *splits)
         case SyntheticData():
             _refuse_paths(data, (None, None, None), "is made in memory")
+            _refuse_exclude(data)
             return data.model_copy(update={"root": None})
         case _:
             assert_never(data)
@@ -70,8 +74,8 @@ def _resolved_folder(data: FolderData) -> DataConfig:
 
 
 def _with_paths(data: DataConfig, *paths: str | Path | None) -> DataConfig:
-    full = [str(_full(path)) if path else None for path in paths]
-    return data.model_copy(update=dict(zip(("root", "train", "val", "test"), full, strict=True)))
+    full = [str(_full(path)) if path else None for path in (*paths, data.exclude)]
+    return data.model_copy(update=dict(zip(("root", "train", "val", "test", "exclude"), full, strict=True)))
 
 
 def _refuse_paths(data: DataConfig, own: _SplitPaths, reason: str) -> None:
@@ -92,6 +96,12 @@ def _refuse_paths(data: DataConfig, own: _SplitPaths, reason: str) -> None:
                 for name, value in given
             ]
         )
+
+
+def _refuse_exclude(data: DataConfig) -> None:
+    if data.exclude is not None:
+        message = f"images of data={data.source} have no paths that a list could name; leave it out"
+        raise ConfigError([Problem(key="data.exclude", value=data.exclude, has_value=True, message=message)])
 
 
 def _full(path: str | Path) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.data.decode import Pixels, decode_image
 from runner.data.index import FolderIndex, shown
+from runner.schema.data import MOST_PIXELS
 
 Labels = npt.NDArray[np.int64]
 
@@ -28,7 +29,7 @@ class ImageSource(Protocol):
         """The pixels of this image as uint8 RGB, shape (height, width, 3).
 
         Raises:
-            InvalidDatasetError: it can't be read; says which image and why.
+            InvalidDatasetError: it can't be read, now or ever; says which image and why.
         """
 
     def describe(self, image: int) -> str:
@@ -42,17 +43,27 @@ class FolderSource:
     index: FolderIndex
     labels: Labels
     """Class index of each image, shape (N,): the index's own, or those of the training split for the same names."""
+    max_pixels: int = MOST_PIXELS
+    """Larger images are not decoded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without its labels where they are the index's own, which other processes may share."""
+        return _folder_source, (self.index, None if self.labels is self.index.labels else self.labels, self.max_pixels)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def load(self, image: int) -> Pixels:
         """Decode the file; see :func:`runner.data.decode.decode_image`."""
-        return decode_image(self.index.path(image))
+        return decode_image(self.index.path(image), self.max_pixels)
 
     def describe(self, image: int) -> str:
         """Full path."""
         return shown(self.index.path(image))
+
+
+def _folder_source(index: FolderIndex, labels: Labels | None, max_pixels: int) -> FolderSource:
+    return FolderSource(index, index.labels if labels is None else labels, max_pixels)
 
 
 @dataclass(frozen=True)
@@ -86,3 +97,5 @@ class Opened:
     val: ImageSource | None
     test: ImageSource | None
     notes: tuple[str, ...] = ()
+    train_groups: Labels | None = None
+    """Number of the group of each training image, shape (N,), where there are groups."""

@@ -8,12 +8,14 @@ from typing import assert_never
 
 import numpy as np
 
+from runner.data.csv import open_csv
 from runner.data.digits import ensure_digits
+from runner.data.exclude import without_excluded
 from runner.data.folder import open_folder
 from runner.data.geometry import find_size_problems
 from runner.data.index import some
-from runner.data.source import ImageSource, Opened, Subset
-from runner.data.split import stratified_split
+from runner.data.source import ImageSource, Labels, Opened, Subset
+from runner.data.split import grouped_split, stratified_split
 from runner.data.synthetic import open_synthetic
 from runner.errors import (
     ConfigError,
@@ -24,7 +26,7 @@ from runner.errors import (
     ProblemsError,
     RunnerError,
 )
-from runner.schema.data import DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
+from runner.schema.data import CsvData, DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
 
 _NUM_PROBES = 8
 
@@ -78,6 +80,10 @@ def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Inspe
     opened, mistakes = _opened(data, seed)
     errors += mistakes
     if opened is not None:
+        try:
+            opened = without_excluded(opened, data)
+        except InvalidDatasetError as error:
+            errors.append(error)
         opened = _with_validation(opened, data, seed)
         errors += _mistakes_in_splits(opened, data, global_batch_size)
     if errors or opened is None or opened.val is None:
@@ -111,6 +117,8 @@ def _opened(data: DataConfig, seed: int) -> tuple[Opened | None, list[RunnerErro
         match data:
             case FolderData():
                 return open_folder(data)
+            case CsvData():
+                return open_csv(data)
             case DigitsData():
                 assert data.root is not None, "resolve_paths fills it"
                 ensure_digits(data.root)
@@ -130,25 +138,32 @@ def _opened(data: DataConfig, seed: int) -> tuple[Opened | None, list[RunnerErro
 
 def _with_validation(opened: Opened, data: DataConfig, seed: int) -> Opened:
     """Set a share of the training split aside, unless there is a validation split or one was named in vain."""
-    is_named = data.val is not None and isinstance(data, FolderData | DigitsData)
+    is_named = data.val is not None and isinstance(data, FolderData | CsvData | DigitsData)
     if opened.val is not None or is_named:
         return opened
-    labels = opened.train.labels
-    train, val = (
-        Subset(opened.train, ids, labels[ids])
-        for ids in stratified_split(labels, data.val_fraction, seed, opened.classes)
-    )
+    labels, groups = opened.train.labels, opened.train_groups
+    if groups is None:
+        parts = stratified_split(labels, data.val_fraction, seed, opened.classes)
+    else:
+        parts = grouped_split(labels, groups, data.val_fraction, seed, opened.classes)
+    train, val = (Subset(opened.train, ids, labels[ids]) for ids in parts)
+    rule = "of each class" if groups is None else "of each class, as far as whole groups allow"
     note = (
         f"there is no validation split: {len(val)} of {len(labels)} training images "
-        f"(data.val_fraction = {data.val_fraction:g} of each class, seed {seed}) are set aside for it"
+        f"(data.val_fraction = {data.val_fraction:g} {rule}, seed {seed}) are set aside for it"
     )
-    return replace(opened, train=train, val=val, notes=(*opened.notes, note, *_single_image_note(opened)))
+    return replace(opened, train=train, val=val, notes=(*opened.notes, note, *_lacking_note(opened, val, groups)))
 
 
-def _single_image_note(opened: Opened) -> tuple[str, ...]:
-    counts = np.bincount(opened.train.labels, minlength=len(opened.classes))
-    single = [name for name, count in zip(opened.classes, counts, strict=True) if count == 1]
-    return (f"validation lacks the classes of a single image: {some(single)}",) if single else ()
+def _lacking_note(opened: Opened, val: Subset, groups: Labels | None) -> tuple[str, ...]:
+    has_training, has_validation = (
+        np.bincount(source.labels, minlength=len(opened.classes)) > 0 for source in (opened.train, val)
+    )
+    lacking = [
+        name for name, is_lacking in zip(opened.classes, has_training & ~has_validation, strict=True) if is_lacking
+    ]
+    of_what = "image" if groups is None else "group"
+    return (f"validation lacks the classes of a single {of_what}: {some(lacking)}",) if lacking else ()
 
 
 def _mistakes_in_splits(opened: Opened, data: DataConfig, global_batch_size: int) -> list[RunnerError]:
@@ -157,8 +172,8 @@ def _mistakes_in_splits(opened: Opened, data: DataConfig, global_batch_size: int
     if opened.val is not None and len(opened.val) == 0:
         errors.append(
             InvalidDatasetError(
-                f"{place}: no image can be set aside for validation, because no class has two; "
-                "give data.val=FOLDER or more images"
+                f"{place}: no image can be set aside for validation, because no class has two"
+                f"{'' if opened.train_groups is None else ' groups'}; give data.val=… or more images"
             )
         )
     if global_batch_size > len(opened.train):

@@ -12,19 +12,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
+from runner.data.built import built
 from runner.data.decode import to_rgb
-from runner.data.geometry import shorter_side_after_resize
 from runner.schema.data import DataConfig
-from runner.schema.transforms import (
-    CenterCrop,
-    Interpolation,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    Transform,
-)
+from runner.schema.transforms import CenterCrop, Interpolation, Normalize, NormalizeEntry, Resize, Transform
 
 Pipeline = Callable[[Tensor], Tensor]
 """From a uint8 image of shape (3, height, width) to another."""
@@ -42,9 +33,18 @@ def eval_transform(data: DataConfig) -> Pipeline:
 
 def pipeline_of(transforms: Sequence[Transform]) -> Pipeline:
     """The transforms one after another, on uint8 images of shape (3, height, width)."""
-    steps = [_built(transform) for transform in transforms]
+    steps = [built(transform) for transform in transforms]
     pipeline: nn.Module = v2.Compose(steps) if steps else v2.Identity()
     return pipeline
+
+
+def with_normalize(data: DataConfig) -> DataConfig:
+    """The config with data.normalize as the end of data.eval_transforms has it, where it stands there."""
+    match data.eval_transforms[-1:]:
+        case (NormalizeEntry(mean=mean, std=std),):
+            return data.model_copy(update={"normalize": Normalize(mean=mean, std=std)})
+        case _:
+            return data
 
 
 def follow_weights(
@@ -149,41 +149,3 @@ def _as_pixels(image: Image.Image | npt.NDArray[np.generic] | Tensor) -> Tensor:
             return image.expand(3, -1, -1)
         case _:
             assert_never(image)
-
-
-def _built(transform: Transform) -> nn.Module:
-    step: nn.Module
-    match transform:
-        case Resize():
-            side = shorter_side_after_resize(transform)
-            step = v2.Resize(side, interpolation=_interpolation(transform.interpolation), antialias=True)
-        case CenterCrop():
-            step = v2.CenterCrop(transform.size)
-        case RandomResizedCrop():
-            step = v2.RandomResizedCrop(
-                transform.size,
-                scale=transform.scale,
-                ratio=transform.ratio,
-                interpolation=_interpolation(transform.interpolation),
-                antialias=True,
-            )
-        case RandomCrop():
-            step = v2.RandomCrop(transform.size, padding=transform.padding or None, pad_if_needed=True)
-        case RandomHorizontalFlip():
-            step = v2.RandomHorizontalFlip(transform.p)
-        case _:
-            assert_never(transform)
-    return step
-
-
-def _interpolation(name: Interpolation) -> v2.InterpolationMode:
-    match name:
-        case "bilinear":
-            return v2.InterpolationMode.BILINEAR
-        case "bicubic":
-            return v2.InterpolationMode.BICUBIC
-        case "nearest":
-            # The one that agrees with Pillow; plain NEAREST is kept by torchvision for old models.
-            return v2.InterpolationMode.NEAREST_EXACT
-        case _:
-            assert_never(name)

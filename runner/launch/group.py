@@ -37,7 +37,9 @@ _MOST_SECONDS_TO_LEAVE = 10.0
 _POLL_SECONDS = 0.1
 _OPEN_SPACE = "runner/open"
 # What machines may call by different names, or decide for themselves. The images are compared by number and labels.
-_MAY_DIFFER = frozenset({"dist.node_rank", "output_dir", "data.root", "data.train", "data.val", "data.test"})
+_MAY_DIFFER = frozenset(
+    {"dist.node_rank", "output_dir", "data.root", "data.train", "data.val", "data.test", "data.exclude"}
+)
 _SHOWN_DIFFERENCES = 5
 
 

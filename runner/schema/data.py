@@ -28,15 +28,20 @@ TorchvisionDatasetName = Literal[
 ]
 
 
+# Where Pillow itself refuses: twice its Image.MAX_IMAGE_PIXELS.
+MOST_PIXELS = 178_956_970
+
+
 class _Data(Section):
     root: str | None
     """Folder of the data set; null where the source has a folder of its own (the cache folder)."""
     train: str | None
-    """Folder of the training split; null means ROOT/train."""
+    """Folder of the training split, or its CSV file; null means ROOT/train."""
     val: str | None
-    """Folder of the validation split; null means ROOT/val if there is one, else a share of the training split."""
+    """Folder or CSV file of the validation split; null means ROOT/val if there is one, else a share of the training
+    split."""
     test: str | None
-    """Folder of the test split; null means ROOT/test if there is one."""
+    """Folder or CSV file of the test split; null means ROOT/test if there is one."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)]
     """Share of each class's training images that is set aside for validation where there is no validation split."""
     batch_size: Annotated[int, Field(ge=1)]
@@ -45,6 +50,22 @@ class _Data(Section):
     """The last incomplete batch of an epoch: keep (a single image left over joins the batch before it) or drop."""
     workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
     """Processes that load images, for each training process; 0 loads in the training process, auto chooses."""
+    index_cache: Literal["auto", "none"]
+    """The list of files of a large folder: auto keeps it in the cache folder as long as no folder in it changes; none
+    lists them at each start."""
+    exclude: str | None
+    """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
+    one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""
+    on_bad_image: Literal["error", "skip"]
+    """An image that can't be decoded: ends the run, or is left out, named in the log and counted."""
+    max_bad_fraction: Annotated[float, Field(ge=0, lt=1)]
+    """With skip, the largest share of a split (per epoch) that may be bad; more ends the run."""
+    max_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+    """Largest width × height of an image file; larger ones are bad images, told by their header before anything is
+    decoded. Decoding takes up to about 12 bytes per pixel."""
+    balance: Literal["none", "loss_weights", "sampler"]
+    """Against classes of different sizes: weigh each image's loss by n / (K · n_c), for n images in K classes, n_c of
+    them in its own; or draw images with these weights, with replacement, n per epoch."""
     image_size: Size
     """Side in pixels of the square images that the model sees."""
     normalize: Normalize
@@ -53,6 +74,21 @@ class _Data(Section):
     """What is done to each training image, in this order, drawn anew each epoch."""
     eval_transforms: tuple[Transform, ...]
     """What is done to each image at evaluation and afterwards; packaged with the model."""
+
+
+class CsvData(_Data):
+    """Images that CSV files list, one file per split, with a header line."""
+
+    source: Literal["csv"]
+    """Where images come from; set by the option of the group."""
+    path_column: Annotated[str, Field(min_length=1)]
+    """Column of the paths: absolute, or relative to data.root (where that is null, to the folder of the CSV file)."""
+    label_column: Annotated[str, Field(min_length=1)]
+    """Column of the class name."""
+    group_column: Annotated[str, Field(min_length=1)] | None
+    """Column of a group, such as a patient: where validation is made from training, groups stay together."""
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)]
+    """The character between columns."""
 
 
 class FolderData(_Data):
@@ -91,4 +127,6 @@ class SyntheticData(_Data):
     """Number of validation images."""
 
 
-DataConfig = Annotated[FolderData | DigitsData | TorchvisionData | SyntheticData, Field(discriminator="source")]
+DataConfig = Annotated[
+    FolderData | CsvData | DigitsData | TorchvisionData | SyntheticData, Field(discriminator="source")
+]

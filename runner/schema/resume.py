@@ -19,6 +19,12 @@ _HARMLESS = (
     "data.val",
     "data.test",
     "data.workers",
+    "data.index_cache",
+    # What it leaves out is part of the data set's fingerprint.
+    "data.exclude",
+    # So far none was bad, or those that were are bad still.
+    "data.on_bad_image",
+    "data.max_bad_fraction",
     "trainer.print_every",
     "trainer.checkpoint_every",
     "trainer.checkpoint_minutes",

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.errors import Problem
 from runner.schema.model import WEIGHTS_FILE_SUFFIXES, WEIGHTS_OF, is_weights_file
+from runner.schema.transforms import FIXED_NAMES, RANDOM_NAMES
 
 
 class Values:
@@ -85,6 +86,57 @@ def _nesterov_needs_momentum(values: Values) -> Iterator[Problem]:
         yield values.problem("optimizer.nesterov", "Nesterov's form needs optimizer.momentum above 0; set it to false")
 
 
+def _csv_has_a_list(values: Values) -> Iterator[Problem]:
+    if values.get("data.source") == "csv" and not values.get("data.train"):
+        yield values.problem("data.train", "data=csv needs the list of training images: data.train=FILE.csv")
+
+
+def _columns_differ(values: Values) -> Iterator[Problem]:
+    path, label = values.text("data.path_column"), values.text("data.label_column")
+    if values.get("data.source") == "csv" and path is not None and path == label:
+        yield values.problem("data.label_column", "must be another column than data.path_column")
+
+
+def _evaluation_draws_nothing(values: Values) -> Iterator[Problem]:
+    for number, entry in enumerate(_entries(values, "data.eval_transforms")):
+        if entry.get("name") in RANDOM_NAMES:
+            yield Problem(
+                key=f"data.eval_transforms.{number}.name",
+                value=entry["name"],
+                has_value=True,
+                message="draws at random, but evaluation and the packaged model must treat an image always the same; "
+                f"allowed: {', '.join(FIXED_NAMES)}",
+                hint="move it to data.train_transforms",
+            )
+
+
+def _normalize_comes_last(values: Values) -> Iterator[Problem]:
+    lists = {key: _entries(values, key) for key in ("data.train_transforms", "data.eval_transforms")}
+    places = {key: [entry.get("name") == "normalize" for entry in entries] for key, entries in lists.items()}
+    for key, is_normalize in places.items():
+        for number in (number for number, found in enumerate(is_normalize[:-1]) if found):
+            yield Problem(
+                key=f"{key}.{number}.name",
+                value="normalize",
+                has_value=True,
+                message="must be the last entry: it is done on the device, when all others are done",
+            )
+    (train, evaluation), (in_train, in_evaluation) = lists.values(), (is_last[-1:] for is_last in places.values())
+    if [True] in (in_train, in_evaluation) and not (in_train == in_evaluation and train[-1] == evaluation[-1]):
+        yield Problem(
+            key="data.eval_transforms",
+            message="normalize must end both lists, data.train_transforms too, with the same values: a model has to "
+            "see pixels always on one scale",
+            hint="or write it once, as data.normalize",
+        )
+
+
+def _entries(values: Values, key: str) -> list[Mapping[str, Any]]:
+    """The entries of a list that are groups of keys."""
+    found = values.get(key)
+    return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+
+
 def _folder_has_a_place(values: Values) -> Iterator[Problem]:
     if values.get("data.source") == "folder" and not (values.get("data.root") or values.get("data.train")):
         yield values.problem(
@@ -139,6 +191,10 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _node_rank_is_below_nodes,
     _nesterov_needs_momentum,
     _folder_has_a_place,
+    _csv_has_a_list,
+    _columns_differ,
+    _evaluation_draws_nothing,
+    _normalize_comes_last,
     _digits_bring_their_own,
     _batchnorm_needs_two_images,
     _weights_belong_to_the_architecture,

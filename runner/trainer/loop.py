@@ -17,21 +17,24 @@ from torch.optim.swa_utils import AveragedModel
 from runner.checkpoint import checkpoint_name
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
-from runner.data.loader import Batch, EvalBatches, TrainBatches
+from runner.data.batch import BadImage, Batch
+from runner.data.loader import EvalBatches, TrainBatches
 from runner.device import Precision
 from runner.dist import DistContext, Vote
-from runner.errors import NonFiniteLossError, StoppedOnRequest
+from runner.errors import InvalidDatasetError, NonFiniteLossError, StoppedOnRequest
 from runner.keyed_random import digest_of_samples, key
 from runner.optimizer import peak_learning_rate
 from runner.schedule import learning_rate
 from runner.schema import Config
 from runner.stop import StopRequest
 from runner.trainer.backbone import set_training_mode
+from runner.trainer.bad_images import BadImages, what_is_left
 from runner.trainer.evaluate import Evaluation, evaluate
 from runner.trainer.meter import Meter, Totals
 from runner.trainer.progress import Best, Progress, Weights
 from runner.trainer.recorder import Recorder, StepReport
 from runner.trainer.state import refuse_spoilt_weights, state_of, tensors_of
+from runner.trainer.weighting import Weighting
 
 
 class Trainer:
@@ -52,6 +55,8 @@ class Trainer:
         optimizer: torch.optim.Optimizer,
         train_batches: TrainBatches,
         val_batches: EvalBatches,
+        weighting: Weighting,
+        bad_images: tuple[BadImages, BadImages],
         data_fingerprint: str,
         writer: CheckpointWriter,
         stop: StopRequest,
@@ -72,6 +77,8 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(dist.device.type, enabled=precision.name == "fp16")
         self.train_batches = train_batches
         self.val_batches = val_batches
+        self.weighting = weighting
+        self.bad_train, self.bad_val = bad_images
         self.data_fingerprint = data_fingerprint
         self.writer = writer
         self.stop = stop
@@ -127,6 +134,7 @@ class Trainer:
         is_frozen = progress.epoch < trainer.freeze_backbone_epochs
         set_training_mode(self.model, self.head if is_frozen else None)
         self._replicate(is_frozen)
+        self.weighting.begin(progress.epoch)
         reported, reported_at = self.meter.read(), time.perf_counter()
         while not plan.is_over(progress.position) and not self._has_all_steps():
             self._heed_requests(may_save=True)
@@ -144,18 +152,21 @@ class Trainer:
         progress = self.progress
         following = self.train_batches.plan.batches_from(progress.position)
         places = list(islice(following, self.config.trainer.accumulate_steps))
-        num_images = places[-1].stop - places[0].start
+        whole = self.weighting.of_positions(places[0].start, places[-1].stop)
+        bad: list[BadImage] = []
         self._set_learning_rate()
         for place in places:
             waiting = time.perf_counter()
             batch = next(stream)
             self.meter.data_wait_seconds += time.perf_counter() - waiting
             share = place.share(self.dist.rank, self.dist.world_size)
-            assert len(batch.ids) == share.stop - share.start, "the loader and the trainer are at the same position"
-            self.meter.count_samples(share.start, batch.ids.numpy())
+            assert len(batch.asked) == share.stop - share.start, "the loader and the trainer are at the same position"
+            self.meter.count_samples(share.start, batch.asked.numpy(), len(batch.bad))
+            bad += batch.bad
             with self._exchange_gradients(when=place is places[-1]):
-                self._backward(batch, place.start, self.dist.world_size / num_images)
-        self._update()
+                self._backward(batch, place.start, self.dist.world_size / whole)
+        if self._make_up_for(bad, places[-1].stop - places[0].start, whole):
+            self._update()
         progress.position = places[-1].stop
         progress.step += 1
 
@@ -174,7 +185,8 @@ class Trainer:
     def _backward(self, batch: Batch, position: int, weight: float) -> None:
         """Add a batch's gradients; `weight` turns sums over images into the mean over all of a step's images.
 
-        The processes' gradients are averaged, so the weight is world size / images of the step on all of them.
+        The processes' gradients are averaged, so the weight is world size / images of the step on all of them (or the
+        sum of their weights).
         """
         self.dist.beat()
         device = self.dist.device
@@ -182,13 +194,46 @@ class Trainer:
         torch.manual_seed(key(self.config.seed, "step", self.progress.epoch, position, self.dist.rank))
         images = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
         labels = batch.labels.to(device, non_blocking=True)
+        if batch.bad:
+            images = what_is_left(images, self.config.data.image_size)
         with self.precision.autocast(device.type):
             logits = self.replica(self.normalizer(images))
-        logits = logits.float()
-        smoothing = self.config.trainer.label_smoothing
-        loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        logits = logits.float()[: len(labels)]
+        loss = functional.cross_entropy(
+            logits,
+            labels,
+            weight=self.weighting.per_class,
+            reduction="sum",
+            label_smoothing=self.config.trainer.label_smoothing,
+        )
         self.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         self.meter.add(loss.detach(), logits.detach(), labels, self.progress.step + 1)
+
+    def _make_up_for(self, bad: list[BadImage], num_images: int, whole: float) -> bool:
+        """Turn a step's gradients into the mean over the images that were really used, by all processes.
+
+        Args:
+            bad: what this process has skipped in this step.
+            num_images: images of the step, over all processes, before any was skipped.
+            whole: sum of their weights, by which the gradients have been divided.
+
+        Returns:
+            Whether any image was used.
+
+        Raises:
+            InvalidDatasetError: too many images are bad.
+        """
+        if self.config.data.on_bad_image == "error" or self.dist.total(len(bad)) == 0:
+            return True
+        everywhere = sorted(self.dist.gather(bad))
+        self.bad_train.meet(everywhere)
+        if len(everywhere) == num_images:
+            self.optimizer.zero_grad(set_to_none=True)
+            return False
+        used = whole - self.weighting.of_images(image for image, _ in everywhere)
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        torch._foreach_mul_(gradients, whole / used)
+        return True
 
     def _update(self) -> None:
         clip_norm = self.config.trainer.clip_norm
@@ -242,6 +287,8 @@ class Trainer:
         self._check_finite()
         train, meter, progress = self.meter.read_all(self.dist), self.meter, self.progress
         self._check_ledger(train)
+        if train.count == 0:
+            raise InvalidDatasetError(f"none of the {train.skipped} training images of this epoch can be read")
         is_cut = not self.train_batches.plan.is_over(progress.position)
         if is_cut:
             # A run that is given more steps goes on from here, in the middle of the epoch: this evaluation and its row
@@ -254,6 +301,7 @@ class Trainer:
         evaluation_seconds = time.perf_counter() - started
         progress.epoch += 1
         progress.position = 0
+        self.bad_train.begin()
         self.meter = Meter(self.dist.device)
         row = self._row(train, raw, ema)
         self._judge(raw, ema, name)
@@ -266,6 +314,7 @@ class Trainer:
         }
         if self.recorder is not None:
             self.recorder.epoch(row, progress.best)
+            self.recorder.warn(summary for split in (self.bad_train, self.bad_val) if (summary := split.summary()))
         if not is_cut:
             self._save()
         elif progress.best is not None and progress.best.checkpoint == name and self.dist.is_main:
@@ -275,7 +324,8 @@ class Trainer:
         """The images that were used, over all processes and attempts, are those that seed and epoch ask for."""
         if self.dist.is_main:
             asked = self.train_batches.next_ids(self.progress.epoch, 0, self.progress.position)
-            assert train.count == len(asked), f"{train.count} images were used in this epoch, not {len(asked)}"
+            num_asked = train.count + train.skipped
+            assert num_asked == len(asked), f"{num_asked} images were asked for in this epoch, not {len(asked)}"
             assert train.samples_digest == digest_of_samples(0, asked), "other images were used than the seed asks for"
 
     def _evaluate(self, module: nn.Module) -> Evaluation:
@@ -289,6 +339,8 @@ class Trainer:
             memory_format=self.memory_format,
             before_batch=lambda: self._heed_requests(may_save=False),
         )
+        self.bad_val.begin()
+        self.bad_val.meet(result.bad)
         if not -float("inf") < result.loss < float("inf"):
             raise NonFiniteLossError(
                 f"the validation loss became infinite or not a number after epoch {self.progress.epoch + 1}, step "
@@ -303,9 +355,11 @@ class Trainer:
             "step": self.progress.step,
             "lr": self.learning_rate,
             "train_images": train.count,
+            "train_images_skipped": train.skipped,
             "train_images_digest": f"{train.samples_digest:016x}",
             "train_loss": train.mean_loss,
             "train_top1": train.top1,
+            "val_images_skipped": len(raw.bad),
             "val_loss": raw.loss,
             "val_top1": raw.top1,
             "val_top5": raw.top5,

@@ -24,14 +24,18 @@ class Totals:
     loss: float = 0.0
     correct: float = 0.0
     count: int = 0
+    """Images that were used."""
+    skipped: int = 0
+    """Images that were asked for and could not be read."""
     samples_digest: int = 0
-    """Which images stood at which positions; see :func:`runner.keyed_random.digest_of_samples`."""
+    """Which images, used or skipped, stood at which positions; see :func:`runner.keyed_random.digest_of_samples`."""
 
     def __sub__(self, earlier: Totals) -> Totals:
         return Totals(
             loss=self.loss - earlier.loss,
             correct=self.correct - earlier.correct,
             count=self.count - earlier.count,
+            skipped=self.skipped - earlier.skipped,
             samples_digest=(self.samples_digest - earlier.samples_digest) % _WORD,
         )
 
@@ -55,6 +59,7 @@ class Meter:
         self._sums = torch.zeros(2, dtype=dtype, device=device)
         self._first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
         self._count = 0
+        self._skipped = 0
         self._samples_digest = 0
         self.train_seconds = 0.0
         """Time spent in steps, waiting for data included."""
@@ -75,25 +80,32 @@ class Meter:
         is_first_bad = ~torch.isfinite(loss_sum) & (self._first_bad_step < 0)
         self._first_bad_step = torch.where(is_first_bad, step, self._first_bad_step)
 
-    def count_samples(self, first_position: int, ids: npt.NDArray[np.int64]) -> None:
-        """Note which images a batch of this process holds, and at which positions of the epoch's order."""
-        self._count += len(ids)
+    def count_samples(self, first_position: int, ids: npt.NDArray[np.int64], num_skipped: int = 0) -> None:
+        """Note which images a batch of this process was to hold, at which positions, and how many it does not."""
+        self._count += len(ids) - num_skipped
+        self._skipped += num_skipped
         self._samples_digest = (self._samples_digest + digest_of_samples(first_position, ids)) % _WORD
 
     def read(self) -> Totals:
         """The sums of this process so far; waits for the device."""
         loss, correct = self._sums.tolist()
-        return Totals(loss=loss, correct=correct, count=self._count, samples_digest=self._samples_digest)
+        return Totals(
+            loss=loss,
+            correct=correct,
+            count=self._count,
+            skipped=self._skipped,
+            samples_digest=self._samples_digest,
+        )
 
     def read_all(self, dist: DistContext) -> Totals:
         """The sums over all processes; every process must call it."""
         sums = dist.sum(self._sums.clone())
         # As two's complement, sums of 64-bit integers wrap around like those of the digest.
         signed = self._samples_digest - _WORD if self._samples_digest >= _WORD // 2 else self._samples_digest
-        whole = dist.sum(torch.tensor([self._count, signed], dtype=torch.int64, device=self._sums.device))
+        own = torch.tensor([self._count, self._skipped, signed], dtype=torch.int64, device=self._sums.device)
         loss, correct = sums.tolist()
-        count, digest = whole.tolist()
-        return Totals(loss=loss, correct=correct, count=count, samples_digest=digest % _WORD)
+        count, skipped, digest = dist.sum(own).tolist()
+        return Totals(loss=loss, correct=correct, count=count, skipped=skipped, samples_digest=digest % _WORD)
 
     def check_finite(self, dist: DistContext, *, epoch: int, learning_rate: float) -> None:
         """Refuse to go on with a loss that is infinite or not a number; waits for the device.
@@ -124,4 +136,5 @@ class Meter:
         if is_main:
             self._sums.copy_(torch.tensor([values["loss"], values["correct"]], dtype=self._sums.dtype))
             self._count = values["count"]
+            self._skipped = values.get("skipped", 0)  # older checkpoints know of none
             self._samples_digest = values["samples_digest"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +77,15 @@ class Recorder:
         values["time/data_wait_fraction"] = row["data_wait_seconds"] / row["train_seconds"]
         self._tensorboard.scalars(values, row["step"])
 
+    def warn(self, sentences: Iterable[str]) -> None:
+        """Keep in run.json what the user should look at."""
+        if warnings := list(sentences):
+            self._folder.update(warnings=warnings)
+
     def images(self, images: torch.Tensor) -> None:
         """Record augmented training images, uint8 N × 3 × H × W."""
-        self._tensorboard.images("train/augmented", images)
+        if len(images):  # all of the first ones may be bad
+            self._tensorboard.images("train/augmented", images)
 
     def end(self, config: Config, best: Best, step: int) -> None:
         """Record the hyperparameters with the best value of the monitored metric."""

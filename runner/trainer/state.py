@@ -167,6 +167,7 @@ def _progress(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 def _meter(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.meter.restore(checkpoint.state["meter"], is_main=trainer.dist.is_main)
+    trainer.bad_train.begin(checkpoint.state["meter"].get("skipped", 0))
 
 
 def _check_next_ids(trainer: Trainer, checkpoint: Checkpoint) -> None:

@@ -23,6 +23,12 @@ BASE: dict[str, Any] = {
     "batch_size": 4,
     "last_batch": "keep",
     "workers": 0,
+    "index_cache": "none",
+    "exclude": None,
+    "on_bad_image": "error",
+    "max_bad_fraction": 0.05,
+    "max_pixels": 178_956_970,
+    "balance": "none",
     "image_size": 16,
     "normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
     "train_transforms": [{"name": "random_resized_crop", "size": 16}, {"name": "random_horizontal_flip"}],
@@ -30,6 +36,7 @@ BASE: dict[str, Any] = {
 }
 OWN = {
     "folder": {},
+    "csv": {"path_column": "path", "label_column": "label", "group_column": None, "delimiter": ","},
     "digits": {
         "train_transforms": [{"name": "resize", "size": 16}],
         "eval_transforms": [{"name": "resize", "size": 16}],

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import errno
 import io
+import os
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
 from collections.abc import Callable
@@ -12,7 +16,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from runner.data.decode import decode_image, to_rgb
-from runner.errors import InvalidDatasetError
+from runner.errors import DeviceError, InvalidDatasetError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 QUADRANTS = (RED, GREEN, BLUE, WHITE)
@@ -231,6 +235,106 @@ def test_of_an_animation_the_first_frame(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
     frames[0].save(tmp_path / "x.webp", save_all=True, append_images=frames[1:], lossless=True)
     assert corners(decoded(tmp_path / "x.webp"))[0] == RED
+
+
+def large_png(path: Path, side: int) -> None:
+    """A PNG of one colour, one bit per pixel: tiny, and huge once it is decoded."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    packer = zlib.compressobj(1)
+    row = b"\0" + b"\xff" * (-(-side // 8))
+    body = b"".join(packer.compress(row * 100) for _ in range(side // 100)) + packer.flush()
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b""))
+
+
+def test_a_bomb_is_refused_by_its_header_in_little_memory(tmp_path: Path) -> None:
+    large_png(tmp_path / "x.png", 30_000)
+    assert (tmp_path / "x.png").stat().st_size < 2_000_000
+    code = (
+        "import resource, sys\nfrom runner.data.decode import decode_image\n"
+        "from runner.errors import InvalidDatasetError\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n    decode_image(sys.argv[1])\nexcept InvalidDatasetError as error:\n    print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "x.png")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    message, grown_kib = done.stdout.splitlines()
+    assert "x.png: too many pixels: " in message
+    assert int(grown_kib) < 20_000, "900 million pixels would take 900 MB and more"
+
+
+def test_max_pixels(tmp_path: Path) -> None:
+    quadrants(8).save(tmp_path / "x.png")
+    assert decode_image(str(tmp_path / "x.png"), 256).shape == (16, 16, 3)
+    with pytest.raises(InvalidDatasetError, match=r"too many pixels: 16 × 16 = 256, more than data.max_pixels = 255"):
+        decode_image(str(tmp_path / "x.png"), 255)
+
+
+def noisy(kind: str, **options: object) -> bytes:
+    content = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(content, kind, **options)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM"])
+def test_truncated_anywhere(tmp_path: Path, kind: str) -> None:
+    content = noisy(kind)
+    # Without the mark of its end alone a PNG still has all of its pixels.
+    for size in np.linspace(0, len(content) - (32 if kind == "PNG" else 3), 50, dtype=int).tolist():
+        (tmp_path / "x").write_bytes(content[:size])
+        with pytest.raises(InvalidDatasetError, match=f"{tmp_path}/x: "):
+            decode_image(str(tmp_path / "x"))
+
+
+def test_other_things_under_the_name_of_an_image(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in (RED, BLUE)]
+    content = io.BytesIO()
+    frames[0].save(content, "GIF", save_all=True, append_images=frames[1:])
+    (tmp_path / "animated.jpg").write_bytes(content.getvalue())
+    assert corners(decoded(tmp_path / "animated.jpg"))[0] == RED
+    for text in ('<svg xmlns="http://www.w3.org/2000/svg"/>', "<!doctype html>", "%PDF-1.7", "GIF89a"):
+        (tmp_path / "x.png").write_text(text)
+        with pytest.raises(InvalidDatasetError, match=r"this is no image|damaged or of an unknown kind"):
+            decode_image(str(tmp_path / "x.png"))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EACCES, InvalidDatasetError),
+        (errno.ENOENT, InvalidDatasetError),
+        (errno.ELOOP, InvalidDatasetError),
+        (errno.EIO, DeviceError),
+        (errno.ESTALE, DeviceError),
+        (errno.EMFILE, DeviceError),
+    ],
+)
+def test_faults_of_the_machine_are_no_property_of_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        # Tests may run as root, whom no permission stops.
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(kind, match=f"{tmp_path}/x.png: can't be .*{os.strerror(number)}"):
+        decode_image(str(tmp_path / "x.png"))
+
+
+def test_names_of_255_bytes_and_with_line_breaks(tmp_path: Path) -> None:
+    for name in ("é" * 125 + "x.png", "two\nlines.png", " x .png"):
+        quadrants().save(tmp_path / name, "PNG")
+        assert corners(decoded(tmp_path / name)) == list(QUADRANTS)
 
 
 def truncated(path: Path) -> None:

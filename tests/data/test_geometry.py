@@ -14,6 +14,15 @@ CENTER: dict[str, Any] = {"name": "center_crop", "size": 16}
 CROP: dict[str, Any] = {"name": "random_crop", "size": 16}
 RESIZED_CROP: dict[str, Any] = {"name": "random_resized_crop", "size": 16}
 FLIP: dict[str, Any] = {"name": "random_horizontal_flip"}
+SAME_SIZE: list[dict[str, Any]] = [
+    {"name": "random_rotation", "degrees": 5},
+    {"name": "random_affine", "degrees": 5},
+    {"name": "random_perspective"},
+    {"name": "color_jitter"},
+    {"name": "rand_augment"},
+    {"name": "augmix"},
+    {"name": "random_erasing"},
+]
 LARGER: dict[str, Any] = {"name": "resize", "size": 16, "crop_fraction": 0.5}
 
 
@@ -30,6 +39,13 @@ LARGER: dict[str, Any] = {"name": "resize", "size": 16, "crop_fraction": 0.5}
         ("torchvision", [RESIZE]),
         ("synthetic", []),
         ("synthetic", [FLIP]),
+        ("folder", [CENTER, *SAME_SIZE]),
+        ("folder", [*SAME_SIZE, RESIZED_CROP]),
+        ("csv", [RESIZE, CENTER]),
+        ("digits", [{"name": "pad", "padding": 4}]),
+        ("digits", [{"name": "pad", "padding": [8, 0, 0, 8]}]),
+        ("digits", [{"name": "pad", "padding": 7, "mode": "reflect"}, CENTER]),
+        ("folder", [RESIZE, {"name": "random_crop", "size": 16, "padding": 4, "mode": "reflect"}]),
     ],
 )
 def test_pipelines_that_fit(data_config: Callable[..., DataConfig], source: str, transforms: list[Any]) -> None:
@@ -47,6 +63,10 @@ def test_pipelines_that_fit(data_config: Callable[..., DataConfig], source: str,
         ("digits", [], "gives images of 8 × 8 pixels"),
         ("torchvision", [FLIP], "gives images of 28 × 28 pixels"),
         ("synthetic", [LARGER], "gives images of 32 × 32 pixels"),
+        ("digits", [{"name": "pad", "padding": 3}], "gives images of 14 × 14 pixels"),
+        ("digits", [{"name": "pad", "padding": [8, 0, 0, 0]}], "whose shorter side is 8 pixels"),
+        ("folder", [RESIZE, {"name": "pad", "padding": [8, 0, 0, 0]}], "different sizes"),
+        ("folder", [RESIZE, {"name": "pad", "padding": 2}], "shorter side is 20 pixels"),
     ],
 )
 def test_pipelines_that_do_not(
@@ -57,6 +77,23 @@ def test_pipelines_that_do_not(
     assert found in train.message
     assert train.hint == ("end the list with {name: center_crop, size: 16} or {name: random_resized_crop, size: 16}")
     assert evaluation.hint == "end the list with {name: center_crop, size: 16}"
+
+
+@pytest.mark.parametrize(
+    ("source", "transforms", "found"),
+    [
+        ("digits", [{"name": "pad", "padding": 8, "mode": "reflect"}, CENTER], "here 8 to a shorter side of 8 pixels"),
+        ("folder", [{"name": "pad", "padding": [0, 1, 0, 0], "mode": "reflect"}, CENTER], "of unknown size"),
+        ("folder", [{**CROP, "mode": "reflect"}], "here 16 to a shorter side of unknown size"),
+        ("digits", [{**CROP, "mode": "reflect", "size": 32}, CENTER], "here 24 to a shorter side of 8 pixels"),
+    ],
+)
+def test_what_can_not_be_mirrored(
+    data_config: Callable[..., DataConfig], source: str, transforms: list[Any], found: str
+) -> None:
+    (problem,) = find_size_problems(data_config(source, train_transforms=transforms, eval_transforms=[CENTER]))
+    assert problem.key == "data.train_transforms.0.mode"
+    assert found in problem.message
 
 
 def test_each_list_is_judged_by_itself(data_config: Callable[..., DataConfig]) -> None:

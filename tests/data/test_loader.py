@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from runner.data.loader import Batch, EvalBatches, TrainBatches
+from runner.data.batch import Batch
+from runner.data.loader import EvalBatches, TrainBatches
+from runner.data.order import epoch_order
 from runner.data.paths import resolve_paths
 from runner.data.source import Labels
 from runner.data.splits import open_splits
@@ -311,6 +313,34 @@ def test_a_bad_image_arrives_as_the_error_it_is(workers: int) -> None:
         assert str(caught.value) == "/set/17.jpg: the file is empty (0 bytes)"
         # Nobody waits for the error to be forgotten.
         assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_images_are_left_out_where_they_may_be(workers: int) -> None:
+    whole = train_batches(23, transform=noise)
+    order = epoch_order(23, 1, 0).tolist()
+    bad = {order[5]: "bad", **{image: "bad" for image in order[8:12]}}
+    skipping = train_batches(source=Numbered(23, bad), transform=noise, workers=workers, skips_bad=True)
+    pairs = zip(skipping.stream(0, 0, 1), whole.stream(0, 0, 1), strict=True)
+    for number, (batch, expected) in enumerate(pairs):
+        good = torch.tensor([image not in bad for image in expected.ids.tolist()])
+        assert batch.asked.tolist() == expected.ids.tolist()
+        assert batch.ids.tolist() == expected.ids[good].tolist()
+        assert batch.labels.tolist() == expected.labels[good].tolist()
+        # What the others look like does not depend on those that are gone.
+        assert batch.images.shape[0] == len(batch.ids)
+        assert batch.images.tolist() == expected.images[good].tolist() or len(batch.ids) == 0
+        assert [image for image, _ in batch.bad] == expected.ids[~good].tolist()
+        assert all(reason == f"/set/{image}.jpg: the file is empty (0 bytes)" for image, reason in batch.bad)
+        assert (len(batch.ids) == 0) == (number == 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_evaluation_leaves_them_out_too(workers: int) -> None:
+    batches = eval_batches(source=Numbered(10, {3: "bad", 8: "bad", 9: "bad"}), workers=workers, skips_bad=True)
+    found = {number: (batch.ids.tolist(), [image for image, _ in batch.bad]) for number, batch in batches}
+    batches.close()
+    assert found == {0: ([0, 1, 2], [3]), 1: ([4, 5, 6, 7], []), 2: ([], [8, 9])}
 
 
 def test_batches_before_the_bad_image_arrive() -> None:

@@ -1,0 +1,100 @@
+"""One batch of images, made on request: a pure function of the request and the seed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from runner.data.source import ImageSource
+from runner.data.transforms import Pipeline, as_tensor
+from runner.errors import InvalidDatasetError, RunnerError
+from runner.keyed_random import key
+
+
+class BadImage(NamedTuple):
+    """An image that was skipped."""
+
+    image: int
+    """Its number in its split."""
+    reason: str
+    """Which image it is and what is wrong with it."""
+
+
+class Batch(NamedTuple):
+    """Images of one step of one process."""
+
+    images: Tensor
+    """uint8, shape (N, 3, height, width), channels last in memory; of a batch without a good image (0, 3, 0, 0)."""
+    labels: Tensor
+    """Class indices, int64, shape (N,)."""
+    ids: Tensor
+    """Numbers of the images in their split, int64, shape (N,)."""
+    asked: Tensor
+    """Numbers of the images that were to be in the batch, int64: `ids` and those that were skipped, in their order."""
+    bad: tuple[BadImage, ...]
+    """Those that were skipped."""
+
+
+class Request(NamedTuple):
+    """All that it takes to make a batch."""
+
+    epoch: int
+    ids: npt.NDArray[np.int64]
+    first_draw: int | None = None
+    """Position in the epoch's order of the first image, where an image may be drawn more than once."""
+
+
+class BatchMaker(Dataset["Batch | RunnerError"]):
+    """Makes batches on request, here or in a loader process."""
+
+    def __init__(self, source: ImageSource, transform: Pipeline, seed: int, *, skips_bad: bool) -> None:
+        self._source = source
+        self._transform = transform
+        self._seed = seed
+        self._skips_bad = skips_bad
+
+    def __getitem__(self, request: Request) -> Batch | RunnerError:
+        # An error travels as a value: raised in a loader process it would arrive as another one, of its traceback.
+        try:
+            return self.make(request)
+        except RunnerError as error:
+            return error
+
+    def make(self, request: Request) -> Batch:
+        """Load and transform the images; raises what goes wrong."""
+        # Only the CPU's generator is used here. What the training process draws from it must not depend on whether
+        # images are loaded in it.
+        bad: list[BadImage] = []
+        with torch.random.fork_rng(devices=[]):
+            images = [self._image(request, place, bad) for place in range(len(request.ids))]
+        good = [image for image in images if image is not None]
+        asked = torch.from_numpy(request.ids)
+        ids = asked[torch.tensor([image is not None for image in images])] if bad else asked
+        return Batch(
+            images=torch.stack(good).permute(0, 3, 1, 2) if good else torch.empty((0, 3, 0, 0), dtype=torch.uint8),
+            labels=torch.from_numpy(self._source.labels[ids.numpy()]),
+            ids=ids,
+            asked=asked,
+            bad=tuple(bad),
+        )
+
+    def _image(self, request: Request, place: int, bad: list[BadImage]) -> Tensor | None:
+        """One transformed image, height × width × 3; None where it is bad and may be skipped."""
+        image = int(request.ids[place])
+        try:
+            pixels = as_tensor(self._source.load(image))
+        except InvalidDatasetError as error:
+            if not self._skips_bad:
+                raise
+            bad.append(BadImage(image, str(error)))
+            return None
+        # Two draws of one image are to look different.
+        draw = () if request.first_draw is None else (request.first_draw + place,)
+        # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
+        torch.default_generator.manual_seed(key(self._seed, "augment", request.epoch, image, *draw))
+        return self._transform(pixels).permute(1, 2, 0)

@@ -1,0 +1,239 @@
+"""Opens `data=csv`: images that CSV files list, one file per split."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
+from runner.data.index import FolderIndex, packed, shown, some
+from runner.data.source import FolderSource, Labels, Opened
+from runner.errors import InvalidDatasetError, RunnerError
+from runner.schema.data import CsvData
+
+_NUM_THREADS = 16
+_FILES_PER_TASK = 2048
+_NUM_EXAMPLES = 3
+# What Excel saves as "Unicode text".
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageList:
+    """One CSV file, read and checked."""
+
+    index: FolderIndex
+    """Its images in the order of the file; `folder` is where relative paths start."""
+    groups: Labels | None
+    """Number of each image's group, shape (N,), where there is a group column."""
+    notes: tuple[str, ...]
+
+
+class _Row(NamedTuple):
+    line: int
+    path: str
+    label: str
+    group: str
+
+
+def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
+    """Read the lists of all splits and give each image its class index in the training split.
+
+    Args:
+        data: with resolved paths; `train` is set.
+
+    Returns:
+        The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its file.
+    """
+    errors: list[RunnerError] = []
+    files = {"train": data.train, "val": data.val, "test": data.test}
+    lists = {name: _read(file, f"data.{name}", data, errors) for name, file in files.items() if file is not None}
+    train = lists.pop("train")
+    if train is None:
+        return None, errors
+    if len(train.index.classes) < 2:
+        errors.append(
+            InvalidDatasetError(
+                f"data.train = {data.train}: only one class, {some(train.index.classes)}, but a classifier needs at "
+                f"least 2; is {data.label_column!r} the column of the classes (data.label_column)?"
+            )
+        )
+    notes, sources = list(train.notes), {}
+    for name, other in lists.items():
+        if other is None:
+            continue
+        key = f"data.{name}"
+        notes += other.notes
+        error = unknown_classes_error(other.index, key, files[name], train.index)
+        if error is not None:
+            errors.append(error)
+            continue
+        sources[name] = FolderSource(other.index, labels_by_name(other.index, train.index), data.max_pixels)
+        notes += [*missing_classes_note(other.index, key, train.index), *_shared_note(other.index, key, train.index)]
+    opened = Opened(
+        classes=train.index.classes,
+        train=FolderSource(train.index, train.index.labels, data.max_pixels),
+        val=sources.get("val"),
+        test=sources.get("test"),
+        notes=tuple(notes),
+        train_groups=train.groups,
+    )
+    return opened, errors
+
+
+def _read(file: str, key: str, data: CsvData, errors: list[RunnerError]) -> ImageList | None:
+    try:
+        return read_list(file, key, data)
+    except InvalidDatasetError as error:
+        errors.append(error)
+        return None
+
+
+def read_list(file: str, key: str, data: CsvData) -> ImageList:
+    """Read one CSV file and see that its images are there. Rows that say the same twice are used once.
+
+    Args:
+        file: full path.
+        key: the config key that names it, for messages.
+        data: names the columns, and where relative paths start.
+
+    Raises:
+        InvalidDatasetError: the file is missing, no UTF-8 or no CSV; columns are missing; a row has no path or label,
+            or another number of values than the header; an image has two labels, or is not there; there is no row.
+    """
+    folder = data.root or str(Path(file).parent)
+    try:
+        rows = list(_rows(file, data))
+    except OSError as error:
+        raise InvalidDatasetError(f"{key} = {file}: can't be read: {error.strerror}") from error
+    except _Mistake as error:
+        raise InvalidDatasetError(f"{key} = {file}: {error}") from error
+    if not rows:
+        raise InvalidDatasetError(f"{key} = {file}: lists no image: there is no row below the header")
+    kept, notes = _once(rows, folder, f"{key} = {file}")
+    _check_files(list(kept), folder, f"{key} = {file}")
+    classes = sorted({row.label for row in kept.values()}, key=os.fsencode)
+    number = {name: position for position, name in enumerate(classes)}
+    labels = np.fromiter((number[row.label] for row in kept.values()), np.int64, len(kept))
+    paths, offsets = packed([os.fsencode(path) for path in kept])
+    index = FolderIndex(folder=folder, classes=tuple(classes), labels=labels, paths=paths, offsets=offsets, left_out=())
+    groups = None
+    if data.group_column is not None:
+        groups = np.unique([row.group for row in kept.values()], return_inverse=True)[1].astype(np.int64)
+    return ImageList(index=index, groups=groups, notes=notes)
+
+
+class _Mistake(Exception):
+    """What is wrong with a file, before its name is put in front."""
+
+
+def _rows(file: str, data: CsvData) -> Iterator[_Row]:
+    with Path(file).open("rb") as raw:
+        if raw.read(2) in _UTF_16:
+            raise _Mistake("this is UTF-16; save it as UTF-8")
+    # Names of files may be any bytes; labels may not.
+    with Path(file).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+        reader = csv.reader(text, delimiter=data.delimiter, strict=True)
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            places = _places(header, data)
+            for values in reader:
+                if values:  # else an empty line
+                    yield _row(reader.line_num, values, header, places)
+        except csv.Error as error:
+            raise _Mistake(f"line {reader.line_num}: this is no CSV: {error}") from error
+
+
+def _places(header: Sequence[str], data: CsvData) -> tuple[int, int, int | None]:
+    if not header:
+        raise _Mistake("the file is empty; expected a header line, such as path,label")
+    names = {"path_column": data.path_column, "label_column": data.label_column, "group_column": data.group_column}
+    missing = [f"{name!r} (data.{key})" for key, name in names.items() if name is not None and name not in header]
+    if missing:
+        joined = len(header) == 1 and any(character in header[0] for character in ";\t|,")
+        hint = "; are its columns apart by another character (data.delimiter)?" if joined else ""
+        raise _Mistake(f"has no column {' and no column '.join(missing)}; it has {some(header)}{hint}")
+    twice = [name for name in names.values() if name is not None and header.count(name) > 1]
+    if twice:
+        raise _Mistake(f"has several columns {some(twice)}")
+    group = None if data.group_column is None else header.index(data.group_column)
+    return header.index(data.path_column), header.index(data.label_column), group
+
+
+def _row(line: int, values: Sequence[str], header: Sequence[str], places: tuple[int, int, int | None]) -> _Row:
+    if len(values) != len(header):
+        raise _Mistake(
+            f"line {line}: {len(values)} values, but the header has {len(header)} columns; a value that holds the "
+            "delimiter must stand in quotes"
+        )
+    path, label, group = places
+    row = _Row(line, values[path], values[label].strip(), "" if group is None else values[group].strip())
+    if not row.path.strip() or not row.label or (group is not None and not row.group):
+        raise _Mistake(f"line {line}: has no value for {header[path if not row.path.strip() else label]!r}")
+    try:
+        row.label.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _Mistake(f"line {line}: the label {shown(row.label)} is no UTF-8; save the file as UTF-8") from error
+    return row
+
+
+def _once(rows: Sequence[_Row], folder: str, where: str) -> tuple[dict[str, _Row], tuple[str, ...]]:
+    """Each image once, by its path as plain as can be."""
+    kept: dict[str, _Row] = {}
+    repeated: list[str] = []
+    contradictions: list[str] = []
+    for row in rows:
+        path = _plain(row.path, folder)
+        first = kept.setdefault(path, row)
+        if first is row:
+            continue
+        if (first.label, first.group) == (row.label, row.group):
+            repeated.append(shown(path))
+        else:
+            said = f"{first.label}, then {row.label}" if first.label != row.label else "in two groups"
+            contradictions.append(f"{shown(path)} (lines {first.line} and {row.line}: {said})")
+    if contradictions:
+        raise InvalidDatasetError(f"{where}: {len(contradictions)} rows contradict others: {_some(contradictions)}")
+    note = f"{where}: {len(repeated)} rows say again what others say, and are used once: {_some(repeated)}"
+    return kept, (note,) if repeated else ()
+
+
+def _plain(path: str, folder: str) -> str:
+    """One spelling of `./a//b.jpg`, `a/b.jpg` and FOLDER/a/b.jpg; `..` may lead through links and stays."""
+    if "//" in path or "./" in path:
+        path = str(Path(path))
+    return path.removeprefix(f"{folder}/")
+
+
+def _check_files(paths: Sequence[str], folder: str, where: str) -> None:
+    parts = [paths[start : start + _FILES_PER_TASK] for start in range(0, len(paths), _FILES_PER_TASK)]
+    with ThreadPoolExecutor(_NUM_THREADS) as threads:
+        missing = [path for part in threads.map(lambda part: _missing(part, folder), parts) for path in part]
+    if missing:
+        hint = "; these look like paths of Windows: write / for \\" if "\\" in missing[0] else ""
+        raise InvalidDatasetError(
+            f"{where}: {len(missing)} of {len(paths)} images are not there or no files, looked for from {folder}: "
+            f"{_some([shown(path) for path in missing])}{hint}"
+        )
+
+
+def _missing(paths: Sequence[str], folder: str) -> list[str]:
+    return [path for path in paths if "\0" in path or not os.path.isfile(os.path.join(folder, path))]  # noqa: PTH113, PTH118 - a million of them
+
+
+def _shared_note(index: FolderIndex, key: str, train: FolderIndex) -> tuple[str, ...]:
+    """Images that are in training too make a split easier than what it stands for."""
+    known = {train.path(image) for image in range(len(train))}
+    shared = [shown(path) for image in range(len(index)) if (path := index.path(image)) in known]
+    return (f"{key}: {len(shared)} of {len(index)} images are in data.train too: {_some(shared)}",) if shared else ()
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:_NUM_EXAMPLES]) + (", …" if len(texts) > _NUM_EXAMPLES else "")

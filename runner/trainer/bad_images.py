@@ -1,0 +1,84 @@
+"""Images that can't be read, where data.on_bad_image = skip: named once, and no more of them than the config allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from runner.console import FILE_ONLY, LOGGER
+from runner.data.batch import BadImage
+from runner.errors import InvalidDatasetError
+
+_MOST_ON_THE_TERMINAL = 10
+_NUM_EXAMPLES = 3
+
+
+class BadImages:
+    """The bad images of one split; every process holds the same."""
+
+    def __init__(self, key: str, *, num_images: int, max_fraction: float, is_logged: bool) -> None:
+        self._key = key
+        self._num_images = num_images
+        self._max_fraction = max_fraction
+        self._is_logged = is_logged
+        self._reasons: dict[int, str] = {}
+        self.num_in_epoch = 0
+        """Images that were asked for in the epoch in progress, or in one evaluation, and skipped."""
+
+    def begin(self, num_in_epoch: int = 0) -> None:
+        """Count anew, for the next epoch or evaluation; the names are kept."""
+        self.num_in_epoch = num_in_epoch
+
+    def meet(self, bad: Sequence[BadImage]) -> None:
+        """Count what all processes have skipped, and name in the log what has not been named.
+
+        Raises:
+            InvalidDatasetError: they are more than data.max_bad_fraction of the split.
+        """
+        for image, reason in bad:
+            if image not in self._reasons:
+                self._reasons[image] = reason
+                self._log(reason)
+        self.num_in_epoch += len(bad)
+        if self.num_in_epoch > self._max_fraction * self._num_images:
+            raise InvalidDatasetError(
+                f"{self._key}: at least {self.num_in_epoch} of {self._num_images} images can't be read, more than "
+                f"data.max_bad_fraction = {self._max_fraction:g}; mend or remove them: {self._examples()}"
+            )
+
+    def summary(self) -> str | None:
+        """One sentence on all that were met so far; None where none was."""
+        if not self._reasons:
+            return None
+        return f"{self._key}: {len(self._reasons)} of {self._num_images} images were skipped: {self._examples()}"
+
+    def _log(self, reason: str) -> None:
+        if not self._is_logged:
+            return
+        number = len(self._reasons)
+        LOGGER.warning(
+            "%s: skipped a bad image: %s", self._key, reason, extra=FILE_ONLY if number > _MOST_ON_THE_TERMINAL else {}
+        )
+        if number == _MOST_ON_THE_TERMINAL:
+            LOGGER.warning("%s: further bad images are named in the log file only", self._key)
+
+    def _examples(self) -> str:
+        shown = [self._reasons[image] for image in sorted(self._reasons)[:_NUM_EXAMPLES]]
+        return "; ".join(shown) + ("; …" if len(self._reasons) > len(shown) else "")
+
+
+def what_is_left(images: torch.Tensor, side: int) -> torch.Tensor:
+    """A batch without its bad images, as layers can take it.
+
+    Of a single image two: BatchNorm can't train on one value per channel, and the statistics are the same; the twin is
+    to be left out of the loss. Without any image the process still takes part in the exchange, with gradients of zero:
+    layers pass an empty batch on, and BatchNorm learns nothing from it.
+
+    Args:
+        images: uint8, shape (N, 3, height, width), or (0, 3, 0, 0).
+        side: of the images that the model sees, in pixels.
+    """
+    if len(images) == 0:
+        return images.new_empty((0, 3, side, side))
+    return images.expand(2, -1, -1, -1) if len(images) == 1 else images

@@ -1,0 +1,259 @@
+"""An index that is kept is used only as long as a new scan would find the same."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.data import index_cache
+from runner.data.fingerprint import fingerprint
+from runner.data.index import FolderIndex, scan_class_folders
+from runner.data.index_cache import MappedIndex, load_or_scan
+from runner.data.paths import resolve_paths
+from runner.data.splits import open_splits
+from runner.errors import InvalidDatasetError
+from runner.schema.data import DataConfig
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep small folders, and those of this moment: the clock is an hour ahead."""
+    monkeypatch.setattr(index_cache, "MIN_IMAGES", 1)
+    now_ns = time.time_ns
+    monkeypatch.setattr(index_cache.time, "time_ns", lambda: now_ns() + 3600 * 10**9)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "train"
+    for name in ("ant/1.jpg", "ant/deep/2.jpg", "bee/ü\n.png", "bee/notes.txt", "cat/3.jpg"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    (root / "empty").mkdir()
+    return root
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[FolderIndex, bool]]:
+    """A function (folder) → (index, whether it was scanned)."""
+    scans = []
+    scan = index_cache.scan
+    monkeypatch.setattr(index_cache, "scan", lambda *given, **named: scans.append(1) or scan(*given, **named))
+
+    def run(root: Path) -> tuple[FolderIndex, bool]:
+        scans.clear()
+        index, note = load_or_scan(str(root), key="data.train", cache=tmp_path / "cache")
+        assert note is None
+        assert same(index, scan_class_folders(str(root), key="data.train"))
+        return index, bool(scans)
+
+    return run
+
+
+def same(one: FolderIndex, other: FolderIndex) -> bool:
+    plain = [(index.folder, index.classes, bytes(index.paths), index.left_out) for index in (one, other)]
+    return (
+        plain[0] == plain[1]
+        and np.array_equal(one.labels, other.labels)
+        and np.array_equal(one.offsets, other.offsets)
+        and one.labels.dtype == other.labels.dtype == np.int64
+    )
+
+
+def test_the_second_start_scans_nothing(folder, load):
+    assert load(folder)[1]
+    index, was_scanned = load(folder)
+    assert not was_scanned
+    assert isinstance(index, MappedIndex)
+    assert [index.path(image) for image in range(4)][2] == f"{folder}/bee/ü\n.png"
+    assert index.empty_classes() == ("empty",)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "ant/4.jpg").touch(),
+        lambda root: (root / "ant/deep/4.jpg").touch(),
+        lambda root: (root / "ant/1.jpg").unlink(),
+        lambda root: (root / "ant/1.jpg").rename(root / "ant/9.jpg"),
+        lambda root: (root / "ant/1.jpg").rename(root / "bee/1.jpg"),
+        lambda root: (root / "dog").mkdir(),
+        lambda root: (root / "empty").rmdir(),
+        lambda root: (root / "empty/5.jpg").touch(),
+        lambda root: (root / "cat").rename(root / "puma"),
+        lambda root: (root / "bee/more.txt").touch(),
+        lambda root: (root / "loose.txt").touch(),
+    ],
+)
+def test_every_change_of_names_is_seen(folder, load, change):
+    load(folder)
+    change(folder)
+    assert load(folder)[1]
+    assert not load(folder)[1]
+
+
+def test_a_change_is_seen_although_the_folder_has_its_old_time_again(folder, load):
+    before = (folder / "ant").stat()
+    load(folder)
+    (folder / "ant/4.jpg").touch()
+    # As rsync and tar leave it.
+    os.utime(folder / "ant", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert load(folder)[1]
+
+
+def test_a_folder_in_place_of_another_is_seen(folder, load, tmp_path):
+    load(folder)
+    folder.rename(tmp_path / "old")
+    for name in ("ant/x.jpg", "bee/y.jpg"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch()
+    assert load(folder)[1]
+
+
+def test_a_link_to_another_folder_is_followed_to_where_it_leads_now(folder, load, tmp_path):
+    for name in ("one/1.jpg", "two/1.jpg", "two/2.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (folder / "linked").symlink_to(tmp_path / "one")
+    load(folder)
+    assert not load(folder)[1]
+    (tmp_path / "one/3.jpg").touch()
+    assert load(folder)[1]
+    (folder / "linked").unlink()
+    (folder / "linked").symlink_to(tmp_path / "two")
+    assert load(folder)[1]
+
+
+def test_nothing_is_kept_while_a_link_is_broken(folder, load, tmp_path):
+    (folder / "ant/linked.jpg").symlink_to(tmp_path / "later.jpg")
+    assert load(folder)[1]
+    (tmp_path / "later.jpg").touch()
+    index, was_scanned = load(folder)
+    assert was_scanned
+    assert len(index) == 5
+
+
+def test_nothing_is_kept_of_a_folder_that_has_just_changed(folder, load, monkeypatch):
+    newest = max(path.stat().st_ctime_ns for path in [folder, *folder.rglob("*")])
+    monkeypatch.setattr(index_cache.time, "time_ns", lambda: newest + 2 * 10**9)
+    assert load(folder)[1]
+    assert load(folder)[1]
+    monkeypatch.setattr(index_cache.time, "time_ns", lambda: newest + 2 * 10**9 + 1)
+    assert load(folder)[1]
+    assert not load(folder)[1]
+
+
+def test_small_folders_are_listed_each_time(folder, load, monkeypatch, tmp_path):
+    monkeypatch.setattr(index_cache, "MIN_IMAGES", 5)
+    load(folder)
+    assert load(folder)[1]
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [0, 20, 60, 200, -1])
+def test_a_damaged_file_is_made_anew(folder, load, tmp_path, place):
+    load(folder)
+    (file,) = (tmp_path / "cache").iterdir()
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    # A new file in its place, as no program of ours writes into one that others have mapped.
+    file.unlink()
+    file.write_bytes(content)
+    assert load(folder)[1]
+    assert not load(folder)[1]
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 23, 100, -1])
+def test_a_truncated_file_is_made_anew(folder, load, tmp_path, size):
+    load(folder)
+    (file,) = (tmp_path / "cache").iterdir()
+    content = file.read_bytes()[:size]
+    file.unlink()
+    file.write_bytes(content)
+    assert load(folder)[1]
+    assert not load(folder)[1]
+
+
+def test_the_file_of_another_folder_is_not_taken(folder, load, tmp_path):
+    load(folder)
+    (file,) = (tmp_path / "cache").iterdir()
+    other = tmp_path / "other"
+    (other / "ant").mkdir(parents=True)
+    (other / "ant/1.jpg").touch()
+    file.rename(tmp_path / "cache" / f"{index_cache._name(str(other))}.index")
+    assert load(other)[1]
+
+
+def test_a_cache_folder_that_can_not_be_made_is_said_once(folder, tmp_path):
+    (tmp_path / "file").touch()
+    index, note = load_or_scan(str(folder), key="data.train", cache=tmp_path / "file" / "cache")
+    assert same(index, scan_class_folders(str(folder), key="data.train"))
+    assert note is not None
+    assert note.startswith("data.train: the list of files can't be kept and is made anew at each start")
+
+
+def test_mistakes_are_those_of_a_scan(tmp_path):
+    with pytest.raises(InvalidDatasetError, match="there is no such folder"):
+        load_or_scan(str(tmp_path / "none"), key="data.train", cache=tmp_path / "cache")
+
+
+def test_processes_that_start_together_all_get_it(folder, tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+
+    def start() -> None:
+        index, _ = load_or_scan(str(folder), key="data.train", cache=tmp_path / "cache")
+        queue.put((type(index).__name__, len(index)))
+
+    processes = [context.Process(target=start) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert [queue.get(timeout=60) for _ in processes] == [("MappedIndex", 4)] * 4
+    for process in processes:
+        process.join(60)
+    assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".index"]
+
+
+def test_other_processes_map_the_same_file_instead_of_a_copy(folder, load, tmp_path):
+    load(folder)
+    index, _ = load(folder)
+    pickled = pickle.dumps(index)
+    assert b"deep" not in pickled, "only the name of the file travels"
+    again = pickle.loads(pickled)
+    assert same(again, index)
+    (file,) = (tmp_path / "cache").iterdir()
+    file.unlink()
+    assert index.path(0) == f"{folder}/ant/1.jpg", "who has it mapped keeps it"
+    assert same(pickle.loads(pickled), index), "who has not finds the same"
+    (folder / "ant/1.jpg").unlink()
+    with pytest.raises(InvalidDatasetError, match="was changed while processes were started; start again"):
+        pickle.loads(pickled)
+
+
+def test_splits_are_the_same_with_and_without(tmp_path, write_images, data_config, monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    write_images(tmp_path / "train", {"ant": 5, "bee": 4})
+    write_images(tmp_path / "val", {"bee": 2})
+
+    def opened(index_cache: str):
+        config: DataConfig = data_config("folder", root=tmp_path, index_cache=index_cache)
+        return open_splits(resolve_paths(config), 1)
+
+    plain = opened("none")
+    for _ in range(2):
+        kept = opened("auto")
+        assert isinstance(kept.train.index, MappedIndex)
+        assert fingerprint(kept) == fingerprint(plain)
+        assert kept.val.labels.tolist() == plain.val.labels.tolist() == [1, 1]
+        assert kept.notes == plain.notes
+        again = pickle.loads(pickle.dumps(kept))
+        assert again.train.labels is again.train.index.labels
+        assert (again.train.load(3) == plain.train.load(3)).all()
+        assert again.val.labels.tolist() == [1, 1]
