@@ -15,7 +15,7 @@ from runner.errors import InvalidDatasetError, NotLabeledDatasetError
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
 _IMAGE_EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
-_SYSTEM_NAMES = frozenset({b"thumbs.db", b"desktop.ini", b"__macosx"})
+SYSTEM_NAMES = frozenset({b"thumbs.db", b"desktop.ini", b"__macosx"})
 _MAX_EXAMPLES = 3
 _MAX_NAMES = 8
 
@@ -212,7 +212,7 @@ def _reason_to_leave_out(entry: os.DirEntry[bytes]) -> str | None:
     """Why this entry is neither an image nor a folder to look into; None where it is one of them."""
     if entry.name.startswith(b"."):
         return HIDDEN
-    if entry.name.lower() in _SYSTEM_NAMES:
+    if entry.name.lower() in SYSTEM_NAMES:
         return SYSTEM
     try:
         is_file = entry.is_file()
