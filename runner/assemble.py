@@ -97,6 +97,12 @@ def assemble(
     return Assembled(trainer=trainer, data=data)
 
 
+def preview_batches(config: Config, splits: Splits) -> TrainBatches:
+    """The training images as one process would get them, to be looked at: without a model."""
+    alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
+    return _batches(config, config.data, splits, alone)[0]
+
+
 def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:
     if decay is None:
         return None

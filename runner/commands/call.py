@@ -118,5 +118,9 @@ def _checked(rules: type[Call], values: dict[str, Any]) -> Call:
 
 def _problem(detail: Any) -> Problem:  # noqa: ANN401 - pydantic's ErrorDetails
     key = ".".join(map(str, detail["loc"]))
-    message = "no such key" if detail["type"] == "extra_forbidden" else detail["msg"].removeprefix("Input ").lower()
+    message = (
+        "no such key"
+        if detail["type"] == "extra_forbidden"
+        else detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    )
     return Problem(key=key, value=detail["input"], has_value=True, message=message, origin=COMMAND_LINE)

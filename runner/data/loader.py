@@ -142,8 +142,11 @@ class TrainBatches:
 
     def preview(self, num_images: int) -> Batch:
         """The first images of the first epoch, over all processes, as training will see them; made in this process."""
-        order = epoch_order(len(self.source), self.seed, 0)
-        return _BatchMaker(self.source, self.transform, self.seed).make(_Request(0, order[:num_images]))
+        return self.seen(0, epoch_order(len(self.source), self.seed, 0)[:num_images])
+
+    def seen(self, epoch: int, ids: npt.NDArray[np.int64]) -> Batch:
+        """These images as training will see them in this epoch (from 0); made in this process."""
+        return _BatchMaker(self.source, self.transform, self.seed).make(_Request(epoch, ids))
 
     def _requests(self, start_epoch: int, start_position: int, end_epoch: int) -> Iterator[_Request]:
         plan = self.plan

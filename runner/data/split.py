@@ -39,7 +39,11 @@ def stratified_split(
 
 
 def grouped_split(
-    labels: npt.NDArray[np.int64], groups: Sequence[str], fraction: float, seed: int, classes: Sequence[str]
+    labels: npt.NDArray[np.int64],
+    groups: npt.NDArray[np.int64],
+    fraction: float,
+    seed: int,
+    classes: Sequence[str],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Set a share of each class aside without tearing groups apart, as far as the groups allow.
 
@@ -51,7 +55,7 @@ def grouped_split(
 
     Args:
         labels: class index of each image, shape (N,).
-        groups: group of each image, such as the patient.
+        groups: number of each image's group, such as the patient, by the order of their names; shape (N,).
         fraction: share to set aside, in (0, 1).
         seed: seed of the experiment.
         classes: class names in index order.
@@ -59,13 +63,13 @@ def grouped_split(
     Returns:
         Image numbers for training and for validation, each in ascending order.
     """
-    names, group_of_image = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
+    numbers, group_of_image = np.unique(groups, return_inverse=True)
     members = np.bincount(labels, minlength=len(classes))
     # Of each group, which classes it has and how many images of each.
     pairs, counts = np.unique(group_of_image * len(classes) + labels, return_counts=True)
-    starts = np.searchsorted(pairs, np.arange(len(names) + 1) * len(classes))
+    starts = np.searchsorted(pairs, np.arange(len(numbers) + 1) * len(classes))
     taken = np.zeros(len(classes), dtype=np.int64)
-    is_val = np.zeros(len(names), dtype=bool)
+    is_val = np.zeros(len(numbers), dtype=bool)
 
     def take(group: int, *, only_if_nearer: bool) -> None:
         span = slice(starts[group], starts[group + 1])
@@ -75,7 +79,7 @@ def grouped_split(
             is_val[group] = True
             taken[held] += own
 
-    for group in permutation(len(names), seed, "split groups").tolist():
+    for group in permutation(len(numbers), seed, "split groups").tolist():
         take(group, only_if_nearer=True)
     sizes = np.bincount(group_of_image)
     for label in np.flatnonzero((taken == 0) & (members > 1)).tolist():

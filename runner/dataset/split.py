@@ -39,6 +39,7 @@ class _Images:
     """Index into `classes` of each image."""
     classes: tuple[str, ...]
     groups: Sequence[str] | None
+    """Name of each image's group."""
     notes: Sequence[str]
 
 
@@ -150,8 +151,8 @@ def _drawn(call: DatasetSplitCall, images: _Images, ids: Ids, fraction: float) -
     if images.groups is None:
         stay, drawn = stratified_split(labels, fraction, call.seed, images.classes)
     else:
-        groups = [images.groups[image] for image in ids.tolist()]
-        stay, drawn = grouped_split(labels, groups, fraction, call.seed, images.classes)
+        groups = np.unique(images.groups, return_inverse=True)[1]
+        stay, drawn = grouped_split(labels, groups[ids], fraction, call.seed, images.classes)
     return ids[stay], ids[drawn]
 
 
