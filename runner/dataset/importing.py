@@ -147,6 +147,12 @@ def _reason_unreadable(image: _Written) -> str | None:
     return None
 
 
+def _single_class_note(folders: Mapping[str, str]) -> list[str]:
+    if len(folders) > 1:
+        return []
+    return [f"only one class, {next(iter(folders))}, but a classifier needs at least 2; are the images labelled?"]
+
+
 def _left_out(source: Source) -> list[LeftOut]:
     return [
         LeftOut(reason, len(names), tuple(shown(name) for name in sorted(names)[:_MAX_EXAMPLES]))
@@ -179,6 +185,6 @@ def _report(
         "num_renamed_files": sum(
             Path(path).name != Path(source.layout.places[name].name).name for name, path in paths.items()
         ),
-        "notes": list(source.notes),
+        "notes": [*source.notes, *_single_class_note(folders)],
         "options": call.model_dump(mode="json", exclude={"input", "output", "root", "workers"}),
     }

@@ -40,10 +40,18 @@ class _ListCall(Section):
     """Column of a CSV list with the path of the image."""
     label_column: Annotated[str, Field(min_length=1)]
     """Column of a CSV list with the name of the class."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)]
-    """What separates the columns of a CSV list."""
+    delimiter: str
+    """The character between the columns of a CSV list; \\t for a tab."""
     encoding: str
     """Encoding of a CSV list, and of file names in archives that do not say which; one of Python's names."""
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, delimiter: str) -> str:
+        character = "\t" if delimiter == r"\t" else delimiter
+        if len(character) != 1 or character in '"\r\n':
+            raise ValueError(r"must be one character, such as ; or \t for a tab")
+        return character
 
     @field_validator("encoding")
     @classmethod
