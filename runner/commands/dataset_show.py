@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.commands.call import read_call
 from runner.compose import Job, compose_jobs
 from runner.console import show
-from runner.errors import EXIT_DONE
+from runner.errors import EXIT_DONE, ConfigError, Problem
 from runner.schema.calls import DatasetShowCall
 from runner.stop import StopRequest
 
@@ -19,6 +19,8 @@ def run(argv: list[str]) -> int:
         OutputError: the file exists, or can't be written.
     """
     call, overrides = read_call("dataset show", DatasetShowCall, argv)
+    if not call.output.lower().endswith(".png"):
+        raise ConfigError([Problem(key="output", value=call.output, has_value=True, message="must end in .png")])
 
     def draw(job: Job) -> None:
         with StopRequest() as stop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -75,10 +76,10 @@ def import_images(call: DatasetImportCall, stop: StopRequest) -> dict[str, Any]:
 
 def _refuse_foreign_report(file: Path) -> None:
     """A report of an earlier import whose folder is gone may be replaced, and nothing else."""
+    if not os.path.lexists(file):
+        return
     try:
         is_ours = json.loads(file.read_bytes()).get("command") == _COMMAND
-    except FileNotFoundError:
-        return
     except (OSError, ValueError, AttributeError):
         is_ours = False
     if not is_ours:

@@ -128,13 +128,6 @@ class DatasetShowCall(Section):
     epoch: Annotated[int, Field(ge=1)]
     """The first of these epochs, counted from 1 as in metrics.jsonl."""
 
-    @field_validator("output")
-    @classmethod
-    def _is_png(cls, output: str) -> str:
-        if not output.lower().endswith(".png"):
-            raise ValueError("must end in .png")
-        return output
-
 
 # By command; a command that is not here takes the config of an experiment and nothing else.
 CALLS: dict[str, type[Section]] = {
