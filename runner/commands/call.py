@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
@@ -95,7 +96,9 @@ def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     node = OmegaConf.create(values)
     try:
         for override in OverridesParser.create().parse_overrides([permissive(item.lstrip("+")) for item in typed]):
-            OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
+            OmegaConf.update(node, override.key_or_group, _single_value(override), force_add=True)
+    except ConfigError:
+        raise
     except Exception as error:
         refusal = translate(error, typed)
         if refusal is None:
@@ -104,6 +107,21 @@ def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     plain = OmegaConf.to_container(node)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
+
+
+def _single_value(override: Override) -> Any:  # noqa: ANN401 - whatever YAML can hold
+    if not override.is_sweep_override():
+        return override.value()
+    key = override.key_or_group
+    problem = Problem(
+        key=key,
+        value=override.get_value_string(),
+        has_value=True,
+        message="several values are a sweep, which this command does not take",
+        hint=f"a text with a comma in it is written '{key}=\"…\"'",
+        origin=COMMAND_LINE,
+    )
+    raise ConfigError([problem])
 
 
 def _checked(rules: type[Call], values: dict[str, Any]) -> Call:

@@ -115,7 +115,15 @@ def _fill(
         if reason is not None:
             Path(image.path).unlink(missing_ok=True)
             unreadable.append({"path": image.name, "reason": reason})
+    _remove_empty(folder, paths)
     return sorted(unreadable, key=lambda item: item["path"])
+
+
+def _remove_empty(folder: Path, paths: Mapping[str, str]) -> None:
+    """Training refuses class folders without an image."""
+    for parent in {folder / Path(path).parent for path in paths.values()}:
+        if not any(parent.iterdir()):
+            parent.rmdir()
 
 
 def _write_all(
@@ -154,6 +162,15 @@ def _single_class_note(folders: Mapping[str, str]) -> list[str]:
     return [f"only one class, {next(iter(folders))}, but a classifier needs at least 2; are the images labelled?"]
 
 
+def _unread_class_notes(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    return [
+        f"no image of the class {label} could be read{f' in {split}' if split else ''}, so it has no folder there"
+        for split, own in sorted(counts.items())
+        for label, count in sorted(own.items())
+        if count == 0
+    ]
+
+
 def _left_out(source: Source) -> list[LeftOut]:
     return [
         LeftOut(reason, len(names), tuple(shown(name) for name in sorted(names)[:_MAX_EXAMPLES]))
@@ -186,6 +203,6 @@ def _report(
         "num_renamed_files": sum(
             Path(path).name != Path(source.layout.places[name].name).name for name, path in paths.items()
         ),
-        "notes": [*source.notes, *_single_class_note(folders)],
+        "notes": [*source.notes, *_single_class_note(folders), *_unread_class_notes(counts)],
         "options": call.model_dump(mode="json", exclude={"input", "output", "root", "workers"}),
     }

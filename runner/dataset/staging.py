@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from runner.console import LOGGER
-from runner.errors import OutputError
+from runner.errors import OutputError, UsageError
 from runner.files import named_write_errors, sync_folder
 
 _LOCK = "lock"
@@ -24,12 +24,12 @@ def full_path(path: str) -> Path:
     """A path as it was typed, as a full one; `~` is the home folder.
 
     Raises:
-        OutputError: the home folder of an unknown user.
+        UsageError: the home folder of an unknown user.
     """
     try:
         expanded = Path(path).expanduser()
     except RuntimeError as error:
-        raise OutputError(f"{path}: {error}; write the full path instead of ~") from error
+        raise UsageError(f"{path}: {error}; write the full path instead of ~") from error
     return Path(os.path.abspath(expanded))  # noqa: PTH100 - resolve() would replace links by what they point to
 
 

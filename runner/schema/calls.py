@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -57,7 +56,7 @@ class _ListCall(Section):
     @classmethod
     def _known(cls, encoding: str) -> str:
         try:
-            codecs.lookup(encoding)
+            "".encode(encoding)  # Knows those of text alone, where codecs.lookup would also take hex and the like.
         except LookupError:
             raise ValueError("no such encoding; usual ones are utf-8, cp1252, gbk, shift_jis") from None
         return encoding

@@ -148,6 +148,22 @@ def test_nothing_that_can_be_decoded_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+def test_a_class_that_can_not_be_read_leaves_no_empty_folder(tmp_path, write_image, capsys):
+    write_image(tmp_path / "in/ants/1.jpg")
+    (tmp_path / "in/bees").mkdir()
+    (tmp_path / "in/bees/1.jpg").write_bytes(b"")
+    run(f"input={tmp_path}/in", f"output={tmp_path}/out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["ants"]
+    assert "note: no image of the class bees could be read, so it has no folder there" in capsys.readouterr().out
+
+
+def test_a_path_with_a_comma_is_told_how_to_be_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"several values are a sweep.*a text with a comma"):
+        run(f"input={tmp_path}/a,b.zip", f"output={tmp_path}/out")
+    with pytest.raises(InvalidDatasetError, match=r"a,b\.zip: there is no such file"):
+        run(f'input="{tmp_path}/a,b.zip"', f"output={tmp_path}/out")
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -271,7 +287,7 @@ def test_a_signal_ends_it_with_nothing_written(tmp_path, photos, monkeypatch):
 
 def test_mistakes_in_the_call_are_told_together():
     with pytest.raises(ConfigError) as caught:
-        dataset_import.run(["input=a", "output=b", "formt=zip", "max_expansion=0", "encoding=klingon"])
+        dataset_import.run(["input=a", "output=b", "formt=zip", "max_expansion=0", "encoding=hex"])
     told = str(caught.value)
     assert "did you mean format?" in told
     assert "max_expansion = 0" in told
