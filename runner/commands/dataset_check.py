@@ -40,7 +40,9 @@ def run(argv: list[str]) -> int:
         with StopRequest() as stop:
             checked = check_dataset(job.config, call.output, stop)
         show("\n".join(_lines(checked.report)))
-        show(f"report: {checked.folder / 'check.json'}\nto leave out: data.exclude={checked.folder / 'quarantine.csv'}")
+        show(f"report: {checked.folder / 'check.json'}")
+        if num_quarantined := checked.report["num_quarantined"]:
+            show(f"to leave out {num_quarantined:,} of them: data.exclude={checked.folder / 'quarantine.csv'}")
         if call.strict and checked.num_findings:
             raise InvalidDatasetError(
                 f"strict: {checked.num_findings:,} findings, "
