@@ -100,6 +100,12 @@ def assemble(
     return Assembled(trainer=trainer, data=data)
 
 
+def preview_batches(config: Config, splits: Splits) -> TrainBatches:
+    """The training images as one process would get them, to be looked at: without a model."""
+    alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
+    return _batches(config, config.data, splits, alone)[0]
+
+
 def _data_in_force(data: DataConfig, preprocessing: WeightsPreprocessing | None) -> DataConfig:
     if preprocessing is not None:
         data = follow_weights(data, **vars(preprocessing))

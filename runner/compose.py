@@ -44,7 +44,7 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf") if path.is_dir())
 
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
-# Their values are paths, taken as they are typed.
+# Their values are paths or other plain text, taken as they are typed.
 PATH_KEYS = frozenset(
     {
         "data.root",
@@ -56,6 +56,15 @@ PATH_KEYS = frozenset(
         "sweep.dir",
         "model.weights",
         "run",
+        "input",
+        "output",
+        "root",
+        "path_column",
+        "label_column",
+        "group_column",
+        "split_column",
+        "delimiter",
+        "encoding",
     }
 )
 # Hydra would make these before anything is checked.
@@ -97,7 +106,7 @@ def permissive(override: str) -> str:
 def _quoted(key: str, rest: str) -> str:
     """A path as it was typed: Hydra's grammar would stumble over ~, umlauts or brackets, and read 2024 as a number."""
     value = rest[1:]
-    is_for_hydra = value in ("", "null") or value[0] in "'\"[" or "," in value or "${" in value
+    is_for_hydra = value in ("", "null") or value[0] in "'\"[" or ("," in value and value != ",") or "${" in value
     if key not in PATH_KEYS or is_for_hydra or _PLAIN_PATH.fullmatch(value):
         return rest
     return "='" + value.replace("'", "\\'") + "'"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -19,6 +19,7 @@ from runner.errors import RunnerError
 LOGGER = logging.getLogger("runner")
 # For `extra=`: keeps a record out of the terminal, such as a traceback of what is also shown as a message.
 FILE_ONLY = {"is_file_only": True}
+Item = TypeVar("Item")
 _MAX_KEPT_MESSAGES = 10_000
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
@@ -140,7 +141,12 @@ class ProgressLine:
         self._live = live
         self._task: TaskID | None = None
 
-    def update(self, label: str, detail: str, completed: int, total: int) -> None:
+    @property
+    def is_live(self) -> bool:
+        """Whether updates replace each other; else each is a line for good."""
+        return self._live is not None
+
+    def update(self, label: str, detail: str, completed: int, total: int, *, unit: str = "step") -> None:
         """Show how far a stage is.
 
         Args:
@@ -148,9 +154,10 @@ class ProgressLine:
             detail: what is known, such as the loss.
             completed: steps done of this stage.
             total: steps of this stage.
+            unit: what is counted, if it isn't steps.
         """
         if self._live is None:
-            LOGGER.info("%s  step %d/%d  %s", label, completed, total, detail)
+            LOGGER.info("%s", f"{label}  {unit} {completed}/{total}  {detail}".rstrip())
             return
         if self._task is None:
             self._task = self._live.add_task(label, total=total, detail=detail)
@@ -183,3 +190,13 @@ def progress_line() -> Iterator[ProgressLine]:
         *columns, console=terminal, transient=True, redirect_stdout=is_on_stdout, redirect_stderr=is_on_stdout
     ) as live:
         yield ProgressLine(live)
+
+
+def tracked(items: Iterable[Item], *, label: str, unit: str, total: int) -> Iterator[Item]:
+    """The items, with a line of progress that tells how many of them have come."""
+    with progress_line() as line:
+        step = max(-(-total // (200 if line.is_live else 10)), 1)
+        for completed, item in enumerate(items, 1):
+            yield item
+            if completed % step == 0 or completed == total:
+                line.update(label, "", completed, total, unit=unit)

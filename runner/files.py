@@ -69,6 +69,39 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         sync_folder(path.parent)
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file as a whole where there is none yet.
+
+    Raises:
+        OutputError: something of this name is there, the folder is read-only, or the disk is full.
+    """
+    temporary = temporary_beside(path)
+    with named_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            _rename_to_new(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+def _rename_to_new(temporary: Path, path: Path) -> None:
+    try:
+        # Unlike a rename it fails where something is.
+        path.hardlink_to(temporary)
+    except FileExistsError as error:
+        raise OutputError(f"{path}: already exists and is never overwritten; choose another") from error
+    except OSError:
+        # Some file systems have no links.
+        if os.path.lexists(path):
+            raise OutputError(f"{path}: already exists and is never overwritten; choose another") from None
+        temporary.rename(path)
+
+
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
     """Replace a JSON file as a whole, indented for people; not-a-number is refused, since JSON has none."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

@@ -15,6 +15,10 @@ COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
     "validate": "check everything that train would refuse, config and data, without training",
+    "dataset check": "decode each image of a data set: damaged files, duplicates, leaks between splits, counts, sizes",
+    "dataset import": "turn folders, zip, tar, CSV lists or COCO, input=PATH, into class folders, output=DIR",
+    "dataset show": "draw images beside what training makes of them, output=FILE.png",
+    "dataset split": "share images among train, val and test, input=DIR or LIST.csv, without copying them",
 }
 # Hydra's flags that are followed by a value, which is no command.
 _FLAGS_WITH_VALUE = frozenset(

@@ -52,6 +52,18 @@ class StopRequest:
         if self.received is not None:
             raise StoppedOnRequest(f"stopped on {self.received} before training began; there was nothing to save")
 
+    def refuse_to_go_on(self, left: str) -> None:
+        """Heed a request in the middle of what leaves nothing half done.
+
+        Args:
+            left: what has been left behind, such as "nothing was written".
+
+        Raises:
+            StoppedOnRequest: when there was one.
+        """
+        if self.received is not None:
+            raise StoppedOnRequest(f"stopped on {self.received}; {left}")
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -67,3 +67,18 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture
+def write_image() -> Callable[..., Path]:
+    """A function (path, seed) → path of an image of 24 × 20 random pixels, the same for the same seed."""
+    import numpy as np
+    from PIL import Image
+
+    def write(path: Path, seed: int = 0, size: tuple[int, int] = (24, 20)) -> Path:
+        pixels = np.random.default_rng(seed).integers(0, 256, size=(size[1], size[0], 3), dtype=np.uint8)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        return path
+
+    return write

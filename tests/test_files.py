@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import OutputError
-from runner.files import append_line, sha256_of, write_atomic, write_json
+from runner.files import append_line, sha256_of, write_atomic, write_json, write_new
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -49,3 +49,19 @@ def test_lines_are_appended(tmp_path):
 def test_digest_of_a_file(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256_of(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_new_file_never_takes_the_place_of_another(tmp_path, monkeypatch, has_links):
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not has_links:
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    path = tmp_path / "a" / "new.bin"
+    write_new(path, b"first")
+    assert path.read_bytes() == b"first"
+    with pytest.raises(OutputError, match="never overwritten"):
+        write_new(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert [item.name for item in path.parent.iterdir()] == ["new.bin"]

@@ -15,10 +15,11 @@ from runner.reference.keys import (
     read_experiments,
     read_groups,
     read_transforms,
+    what_else,
 )
 from runner.reference.words import listed
 from runner.schema import VARIANT_KEYS
-from runner.schema.calls import CALLS
+from runner.schema.calls import CALLS, TAKES_NOTHING_ELSE
 from runner.schema.judge import MISSING
 
 _LEFT_WIDTH = 36
@@ -43,11 +44,13 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
         command: one of them, for help on this command; None for all.
         width: columns of the terminal.
     """
+    own = [_usage(commands, command), *_keys_of_command(command, width)]
+    if command in TAKES_NOTHING_ELSE:
+        return "\n\n".join([*own, _ENDING])
     general, *groups = read_groups()
     blocks = [
-        _usage(commands, command),
+        *own,
         *([] if command else [_table("Commands", commands.items(), width)]),
-        *_keys_of_command(command, width),
         *([] if command in CALLS else [_table("Flags", _FLAGS.items(), width)]),
         _table("Experiments (experiment=NAME)", read_experiments().items(), width),
         _lines("General keys (KEY=VALUE, with the default)", _key_rows(general, general.variants, width)),
@@ -61,14 +64,15 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
 def _usage(commands: Mapping[str, str], command: str | None) -> str:
     about = commands[command] if command else "Train, evaluate and package image classifiers described in YAML."
     word = command or "[COMMAND]"
-    return f"{about[0].upper()}{about[1:]}\n\nUsage: python -m runner {word} [FLAG …] [GROUP=OPTION …] [KEY=VALUE …]"
+    words = "[KEY=VALUE …]" if command in TAKES_NOTHING_ELSE else "[FLAG …] [GROUP=OPTION …] [KEY=VALUE …]"
+    return f"{about[0].upper()}{about[1:]}\n\nUsage: python -m runner {word} {words}"
 
 
 def _keys_of_command(command: str | None, width: int) -> Iterator[str]:
     call = read_call(command) if command else None
     if call is not None:
         yield _lines(
-            f"Keys of {command}; the others are laid over the saved config", _key_rows(call, call.variants, width)
+            f"Keys of {command}; what else is typed {what_else(str(command))}", _key_rows(call, call.variants, width)
         )
 
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from runner.compose import CONF_DIR, group_options
 from runner.reference.words import Node, allowed, describe, listed, resolve, sentence
 from runner.schema import VARIANT_KEYS, Config
-from runner.schema.calls import CALLS
+from runner.schema.calls import CALLS, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
 from runner.schema.judge import MISSING
 from runner.schema.transforms import Transform
 
@@ -76,6 +76,15 @@ def read_call(command: str) -> Group | None:
     keys = tuple(_keys_of(schema["properties"], schema.get("$defs", {}), [values], ""))
     variant = Variant(tag=None, description="", options=(command,), keys=keys)
     return Group(name="", description=sentence(schema["description"]), default_option=command, variants=(variant,))
+
+
+def what_else(command: str) -> str:
+    """What a command with keys of its own does with all other keys."""
+    if command in TAKES_NOTHING_ELSE:
+        return "is refused"
+    if command in TAKES_EXPERIMENT:
+        return "is for the config of the experiment, as with `train`"
+    return "is laid over the config that the run has saved"
 
 
 def read_transforms() -> tuple[Variant, ...]:

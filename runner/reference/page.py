@@ -13,6 +13,7 @@ from runner.reference.keys import (
     read_experiments,
     read_groups,
     read_transforms,
+    what_else,
 )
 from runner.schema import VARIANT_KEYS
 from runner.schema.calls import CALLS
@@ -71,11 +72,11 @@ def config_page() -> str:
 
 
 def _commands() -> Iterator[str]:
-    yield "## Keys of commands\n\nWhat else is typed is laid over the config that the run has saved.\n"
+    yield "## Keys of commands\n"
     for command in CALLS:
         call = read_call(command)
         if call is not None:
-            yield f"### `{command}`\n\n{_key_table(call.variants[0])}"
+            yield f"### `{command}`\n\nWhat else is typed {what_else(command)}.\n\n{_key_table(call.variants[0])}"
 
 
 def _group(group: Group) -> Iterator[str]:

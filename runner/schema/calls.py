@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from runner.schema.base import Section
 
@@ -26,5 +26,116 @@ class ResumeCall(Section):
     """How far it may differ from what it was."""
 
 
+class _ListCall(Section):
+    """A command that reads lists of images."""
+
+    input: Annotated[str, Field(min_length=1)]
+    """What is read; it is never changed."""
+    output: Annotated[str, Field(min_length=1)]
+    """Folder that is made; it appears only when it is complete, and must not exist yet or be empty."""
+    root: str | None
+    """Folder from which relative paths in a CSV list or COCO file start; null means the folder of that file."""
+    path_column: Annotated[str, Field(min_length=1)]
+    """Column of a CSV list with the path of the image."""
+    label_column: Annotated[str, Field(min_length=1)]
+    """Column of a CSV list with the name of the class."""
+    delimiter: str
+    """The character between the columns of a CSV list; \\t for a tab."""
+    encoding: str
+    """Encoding of a CSV list, and of file names in archives that do not say which; one of Python's names."""
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, delimiter: str) -> str:
+        character = "\t" if delimiter == r"\t" else delimiter
+        if len(character) != 1 or character in '"\r\n':
+            raise ValueError(r"must be one character, such as ; or \t for a tab")
+        return character
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, encoding: str) -> str:
+        try:
+            "".encode(encoding)  # Knows those of text alone, where codecs.lookup would also take hex and the like.
+        except LookupError:
+            raise ValueError("no such encoding; usual ones are utf-8, cp1252, gbk, shift_jis") from None
+        return encoding
+
+
+class DatasetImportCall(_ListCall):
+    """`python -m runner dataset import input=PATH output=DIR`."""
+
+    format: Literal["auto", "folder", "zip", "tar", "csv", "coco"]
+    """What the input is; auto looks at its content, then at its name. tar may be compressed by gzip, bzip2 or xz."""
+    class_from: Literal["top", "parent"]
+    """Which folder of a tree names the class: the topmost one below the root or split, or the one around the image."""
+    split_column: str | None
+    """Column of a CSV list with train, val or test; null: the list knows no splits."""
+    multiple_labels: Literal["error", "largest", "first", "skip"]
+    """A COCO image with annotations of several categories: refuse, take that of the largest area or of the first
+    annotation, or leave the image out."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
+    """Processes that check whether images can be decoded; auto: one per core; 0: none beside this one."""
+    max_expansion: Annotated[float, Field(ge=1)]
+    """How many times larger than itself an archive may become; images hardly shrink, bombs do."""
+    max_unpacked_gib: Annotated[float, Field(gt=0)]
+    """GiB that an archive may hold in all."""
+
+
+class DatasetSplitCall(_ListCall):
+    """`python -m runner dataset split input=DIR|LIST.csv output=DIR`."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+    """Share of each class's images for training; what test_fraction leaves of the rest is for validation."""
+    test_fraction: Annotated[float, Field(ge=0, lt=1)]
+    """Share of each class's images for a test split; 0: none."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    """Decides which images are drawn, as the seed of an experiment does for data.val_fraction."""
+    mode: Literal["manifest", "copy", "hardlink", "symlink"]
+    """manifest: lists only, images stay where they are; else also class folders with copies of or links to them."""
+    group_column: str | None
+    """Column of a CSV list, such as the patient; images of the same group stay in the same split."""
+
+    @field_validator("test_fraction")
+    @classmethod
+    def _leaves_validation(cls, test_fraction: float, info: ValidationInfo) -> float:
+        if test_fraction + info.data.get("fraction", 0) > 1 - 1e-9:
+            raise ValueError(
+                "fraction and test_fraction must leave something for validation: their sum must be below 1"
+            )
+        return test_fraction
+
+
+class DatasetCheckCall(Section):
+    """`python -m runner dataset check [overrides]`."""
+
+    strict: bool
+    """End with exit code 2 when something is found."""
+    output: str | None
+    """Folder for check.json and quarantine.csv; null makes a new one under OUTPUT_DIR/checks."""
+
+
+class DatasetShowCall(Section):
+    """`python -m runner dataset show output=FILE.png [overrides]`."""
+
+    output: Annotated[str, Field(min_length=1)]
+    """The PNG that is written; it must not exist yet."""
+    num_images: Annotated[int, Field(ge=1, le=200)]
+    """Images of the training split, taken from each class in turn; one per row."""
+    num_samples: Annotated[int, Field(ge=1, le=50)]
+    """Augmented samples of each, one per epoch."""
+    epoch: Annotated[int, Field(ge=1)]
+    """The first of these epochs, counted from 1 as in metrics.jsonl."""
+
+
 # By command; a command that is not here takes the config of an experiment and nothing else.
-CALLS: dict[str, type[Section]] = {"resume": ResumeCall}
+CALLS: dict[str, type[Section]] = {
+    "resume": ResumeCall,
+    "dataset check": DatasetCheckCall,
+    "dataset import": DatasetImportCall,
+    "dataset show": DatasetShowCall,
+    "dataset split": DatasetSplitCall,
+}
+# What else these commands take; the others lay it over the saved config of a run.
+TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show"})
+TAKES_NOTHING_ELSE = frozenset({"dataset import", "dataset split"})

@@ -1,0 +1,33 @@
+"""`python -m runner dataset show output=FILE.png [overrides]`: draw images beside what training makes of them."""
+
+from __future__ import annotations
+
+from runner.commands.call import read_call
+from runner.compose import Job, compose_jobs
+from runner.console import show
+from runner.errors import EXIT_DONE, ConfigError, Problem
+from runner.schema.calls import DatasetShowCall
+from runner.stop import StopRequest
+
+
+def run(argv: list[str]) -> int:
+    """Draw a contact sheet of an experiment's training images.
+
+    Raises:
+        ConfigError: what was typed is wrong.
+        InvalidDatasetError: the data set can't be opened.
+        OutputError: the file exists, or can't be written.
+    """
+    call, overrides = read_call("dataset show", DatasetShowCall, argv)
+    if not call.output.lower().endswith(".png"):
+        raise ConfigError([Problem(key="output", value=call.output, has_value=True, message="must end in .png")])
+
+    def draw(job: Job) -> None:
+        with StopRequest() as stop:
+            from runner.dataset.show import show_dataset  # noqa: PLC0415 - torch only once the config is good
+
+            files = show_dataset(job.config, call, stop)
+        show(f"{call.output}: {len(files)} images, each as it is and as training sees it in {call.num_samples} epochs")
+
+    compose_jobs(overrides, "train", draw)
+    return EXIT_DONE

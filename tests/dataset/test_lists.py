@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.dataset.lists import Columns, read_list, sizes_of
+from runner.errors import ConfigError, InvalidDatasetError
+
+PATH_AND_LABEL = Columns(path="path", label="label")
+
+
+def read(tmp_path: Path, content: bytes, columns: Columns = PATH_AND_LABEL, delimiter=",", encoding="utf-8"):
+    file = tmp_path / "list.csv"
+    file.write_bytes(content)
+    return read_list(file, columns, delimiter=delimiter, encoding=encoding)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"path,label\na/1.jpg,ant\nb 2.jpg,bee\n",
+        b"\xef\xbb\xbfpath,label\r\na/1.jpg,ant\r\nb 2.jpg,bee",
+        b'label,other,"path"\nant,x,"a/1.jpg"\nbee,y,b 2.jpg\n\n',
+    ],
+)
+def test_dialects(tmp_path, content):
+    rows = read(tmp_path, content).rows
+    assert [(row.path, row.label) for row in rows] == [("a/1.jpg", "ant"), ("b 2.jpg", "bee")]
+
+
+def test_names_with_commas_line_breaks_and_odd_bytes(tmp_path):
+    rows = read(tmp_path, b'path,label\n"a,1\n.jpg",ant\n\xff.jpg,bee\n').rows
+    assert [row.path for row in rows] == ["a,1\n.jpg", "\udcff.jpg"]
+
+
+def test_other_columns_delimiter_and_encoding(tmp_path):
+    columns = Columns(path="file", label="klass", group="who", split="part")
+    content = "file;klass;who;part\n1.jpg;Käfer;7;train\n".encode("cp1252")
+    (row,) = read(tmp_path, content, columns, ";", "cp1252").rows
+    assert (row.path, row.label, row.group, row.split) == ("1.jpg", "Käfer", "7", "train")
+
+
+def test_a_row_that_repeats_is_used_once_and_counted(tmp_path):
+    listed = read(tmp_path, b"path,label\n1.jpg,ant\n1.jpg,ant\n2.jpg,ant\n")
+    assert ([row.path for row in listed.rows], listed.num_repeated) == (["1.jpg", "2.jpg"], 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the list is empty"),
+        (b"path,label\n", "names no image"),
+        (b"path,label\n1.jpg,ant\n1.jpg,bee\n", "1.jpg stands there twice and differently: as 'ant' and as 'bee'"),
+        (b"path,label\n1.jpg,\n", "line 2: a value is missing"),
+        (b"path,label\n1.jpg\n", "line 2: a value is missing"),
+        (b'path,label\n"1.jpg,ant\n', "this is no CSV list"),
+        (b"\xff\xfep\x00a\x00", "no such column|no CSV list|is empty"),
+    ],
+)
+def test_lists_that_are_refused(tmp_path, content, message):
+    with pytest.raises((InvalidDatasetError, ConfigError), match=message):
+        read(tmp_path, content)
+
+
+def test_missing_columns_are_named_together_with_those_there_are(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, b"file,class\n1.jpg,ant\n")
+    assert [problem.key for problem in caught.value.problems] == ["path_column", "label_column"]
+    assert "there are file, class" in str(caught.value)
+    with pytest.raises(ConfigError, match="is the delimiter right"):
+        read(tmp_path, b"path;label\n1.jpg;ant\n")
+
+
+def test_a_list_in_another_encoding_is_told(tmp_path):
+    with pytest.raises(InvalidDatasetError, match="see the keys encoding"):
+        read(tmp_path, b"path,label\n\x81.jpg,ant\n", encoding="cp1252")
+
+
+def test_files_that_are_not_there_are_counted(tmp_path):
+    (tmp_path / "1.jpg").write_bytes(b"12345")
+    assert sizes_of(tmp_path / "l.csv", tmp_path, ["1.jpg", str(tmp_path / "1.jpg")]) == [5, 5]
+    names = ["1.jpg", *(f"no{number}.jpg" for number in range(7)), "nul\0.jpg"]
+    with pytest.raises(InvalidDatasetError) as caught:
+        sizes_of(tmp_path / "l.csv", tmp_path, names)
+    assert "8 of 9 files are not there: no0.jpg, no1.jpg" in str(caught.value)
+    assert "root=FOLDER" in str(caught.value)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.dataset.staging import new_folder
+from runner.errors import OutputError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_folder_appears_whole(tmp_path):
+    output = tmp_path / "a" / "out"
+    with new_folder(output) as folder:
+        (folder / "1.txt").write_text("x")
+        assert not output.exists()
+    assert (output / "1.txt").read_text() == "x"
+    assert [path.name for path in output.parent.iterdir()] == ["out"]
+
+
+def test_what_fails_leaves_nothing(tmp_path):
+    with pytest.raises(KeyError), new_folder(tmp_path / "out") as folder:
+        (folder / "1.txt").write_text("x")
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_is_taken_meanwhile_stays_as_it_is(tmp_path):
+    output = tmp_path / "out"
+    with pytest.raises(OutputError, match="by somebody else meanwhile"), new_folder(output) as folder:
+        (folder / "mine").write_text("x")
+        output.mkdir()
+        (output / "theirs").write_text("y")
+    assert [path.name for path in output.iterdir()] == ["theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["out", "out[1]*"])
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path, name):
+    output = tmp_path / name
+    code = (
+        "import sys, time; from pathlib import Path; from runner.dataset.staging import new_folder\n"
+        "with new_folder(Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'half').write_text('x'); print('ready', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(output)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n"
+        (theirs,) = tmp_path.iterdir()
+        with new_folder(output):
+            assert theirs.exists()
+        output.rmdir()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with new_folder(output):
+        assert not theirs.exists()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
