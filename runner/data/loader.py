@@ -19,7 +19,7 @@ from runner.data.batch import Batch, BatchMaker, Request
 from runner.data.order import TrainPlan, epoch_order, eval_batch
 from runner.data.source import ImageSource
 from runner.data.transforms import Pipeline
-from runner.data.workers import prepare_worker, start_method
+from runner.data.workers import prepare_worker, signals_held, start_method
 from runner.errors import DeviceError, RunnerError
 
 _PREFETCHED_BATCHES_PER_WORKER = 2
@@ -258,7 +258,7 @@ def _started(loader: DataLoader[Batch | RunnerError]) -> Iterator[Batch | Runner
     if loader.num_workers > 0:
         # What an earlier, failed iteration left must not be found and ended by a copy of it in a forked process.
         gc.collect()
-    with _without_advice():
+    with _without_advice(), signals_held():
         return iter(loader)
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from joblib import cpu_count  # type: ignore[import-untyped]
@@ -14,6 +16,7 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 _MAX_WORKERS_GPU = 16
 _MAX_WORKERS_CPU = 4
 _SECONDS_BETWEEN_LOOKS = 1.0
+_NOT_FOR_WORKERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 
 
 def resolve_workers(
@@ -46,6 +49,22 @@ def start_method() -> Literal["fork", "spawn"]:
     return "fork" if sys.platform == "linux" else "spawn"
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Around the start of loader processes: they must not die of a signal before they know what to do about it.
+
+    They inherit that these are held until `prepare_worker` has run; this process gets them when the start is over.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_NOT_FOR_WORKERS, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def prepare_worker(_worker: int) -> None:
     """Runs first in each loader process: whether a run stops is decided by the training process alone.
 
@@ -56,9 +75,10 @@ def prepare_worker(_worker: int) -> None:
     """
     # What was forked is shared with the parent as long as it is not written to, which the garbage collector does.
     gc.freeze()
-    for name in ("SIGINT", "SIGUSR1", "SIGUSR2"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in _NOT_FOR_WORKERS:
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_WORKERS)
     if sys.platform == "linux":
         # Blocked everywhere and fetched by one thread, because a handler in Python is not told who sent it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
