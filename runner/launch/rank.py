@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import Store
 
 from runner import run_folder
 from runner.attempt import Attempt
-from runner.console import LOGGER
+from runner.console import LOGGER, log_to_file
 from runner.device import choose_device
 from runner.dist import DistContext
 from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
@@ -186,7 +186,8 @@ def _agree_on_folder(task: Task, life: Life, dist: DistContext, store: Store) ->
     if not (folder / "logs").is_dir():
         folder = output_dir.resolve() / Path(*folder.parts[-2:])
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        LOGGER.info("run folder  %s on %s; on this machine only logs, in %s", told, host, folder / "logs")
+        with log_to_file(run_folder.RunFolder(folder).log_file(life.rank)):
+            LOGGER.info("run folder  %s on %s; on this machine only logs, in %s", told, host, folder / "logs")
     life.on_folder(folder)
     return folder
 

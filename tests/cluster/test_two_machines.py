@@ -52,13 +52,18 @@ def start_on(tmp_path):
     """Type a command on a machine."""
     started = []
 
-    def start(node, *overrides):
+    def start(node, *overrides, disk=None):
+        outputs = tmp_path / "outputs"
+        own_disk = f"mount --bind '{disk}' {outputs} && " if disk is not None else ""
+        for folder in (disk, outputs) if disk is not None else ():
+            folder.mkdir(exist_ok=True)
         line = [
             "unshare",
             "--uts",
+            "--mount",
             "bash",
             "-c",
-            f'hostname node{node}; exec "$@"',
+            f'hostname node{node} && {own_disk} exec "$@"',
             "-",
             sys.executable,
             "-m",
@@ -94,6 +99,24 @@ def test_the_same_command_on_two_machines_makes_one_run(cable, start_on, tmp_pat
     assert logs == {"rank_0.log", "rank_1.log", "launcher_nodeA.log", "launcher_nodeB.log"}
 
 
+def test_without_a_shared_file_system_rank_0s_machine_keeps_the_run(cable, start_on, tmp_path):
+    disks = {node: tmp_path / f"disk of {node}" for node in NODES}
+    both = [
+        start_on(node, "trainer.epochs=1", f"dist.node_rank={number}", disk=disks[node])
+        for number, node in enumerate(NODES)
+    ]
+    assert [process.wait(200) for process in both] == [0, 0], (tmp_path / "A.txt").read_text()
+    (run_file,) = tmp_path.glob("*/*/*/run.json")
+    place = run_file.parent.relative_to(disks["A"])
+    assert json.loads(run_file.read_text())["status"] == "completed"
+    assert [path.name for path in (disks["B"] / place).iterdir()] == ["logs"]
+    logs = disks["B"] / place / "logs"
+    assert {path.name for path in logs.iterdir()} == {"rank_1.log", "launcher_nodeB.log"}
+    run_dir = tmp_path / "outputs" / place
+    words = f"run folder  {run_dir} on nodeA; on this machine only logs, in {run_dir}/logs"
+    assert words in (tmp_path / "B.txt").read_text() and words in (logs / "rank_1.log").read_text()
+
+
 def test_machines_that_disagree_say_so(cable, start_on, tmp_path):
     both = [start_on("A", "optimizer.lr=0.1"), start_on("B", "optimizer.lr=0.2")]
     assert [process.wait(120) for process in both] == [2, 2]
@@ -114,6 +137,9 @@ def test_a_cut_cable_ends_both_sides(cable, start_on, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     cable()
+    cut_at = time.monotonic()
     assert [process.wait(60) for process in both] == [1, 1]
+    print(f"both sides ended {time.monotonic() - cut_at:.1f} seconds after the cut")
     for node in NODES:
+        print(f"last on node{node}:", *(tmp_path / f"{node}.txt").read_text().splitlines()[-15:], sep="\n")
         assert "runner: StalledError: rank" in (tmp_path / f"{node}.txt").read_text()
