@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
     "validate": "check everything that train would refuse, config and data, without training",
+    "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
 # Hydra's flags that are followed by a value, which is no command.
 _FLAGS_WITH_VALUE = frozenset(

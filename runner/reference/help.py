@@ -48,7 +48,7 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
         _usage(commands, command),
         *([] if command else [_table("Commands", commands.items(), width)]),
         *_keys_of_command(command, width),
-        *([] if command in CALLS else [_table("Flags", _FLAGS.items(), width)]),
+        *([] if _is_of_a_run(command) else [_table("Flags", _FLAGS.items(), width)]),
         _table("Experiments (experiment=NAME)", read_experiments().items(), width),
         _lines("General keys (KEY=VALUE, with the default)", _key_rows(general, general.variants, width)),
         *(_group(group, width) for group in groups),
@@ -67,9 +67,13 @@ def _usage(commands: Mapping[str, str], command: str | None) -> str:
 def _keys_of_command(command: str | None, width: int) -> Iterator[str]:
     call = read_call(command) if command else None
     if call is not None:
-        yield _lines(
-            f"Keys of {command}; the others are laid over the saved config", _key_rows(call, call.variants, width)
-        )
+        base = "saved config" if _is_of_a_run(command) else "defaults, as for train"
+        yield _lines(f"Keys of {command}; the others are laid over the {base}", _key_rows(call, call.variants, width))
+
+
+def _is_of_a_run(command: str | None) -> bool:
+    """Whether a command starts from the config that a run has saved, not from the defaults."""
+    return command in CALLS and "run" in CALLS[command].model_fields
 
 
 def _lines(title: str, rows: Iterable[str]) -> str:

@@ -71,7 +71,10 @@ def config_page() -> str:
 
 
 def _commands() -> Iterator[str]:
-    yield "## Keys of commands\n\nWhat else is typed is laid over the config that the run has saved.\n"
+    yield (
+        "## Keys of commands\n\nWhat else is typed is laid over the config that the run has saved, or "
+        "where the command names no run over the defaults.\n"
+    )
     for command in CALLS:
         call = read_call(command)
         if call is not None:

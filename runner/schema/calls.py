@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -26,5 +26,25 @@ class ResumeCall(Section):
     """How far it may differ from what it was."""
 
 
+class DoctorRules(Section):
+    """What is tried."""
+
+    measure: bool
+    """Train a few steps on the real data, and keep nothing of them; false looks at the machine only."""
+    seconds: Annotated[float, Field(gt=0, le=600)]
+    """About how long each of the measurements takes: training, the device alone, the loader alone."""
+    compile: bool
+    """Also measure whether trainer.compile pays, which takes a minute or so."""
+
+
+class DoctorCall(Section):
+    """`python -m runner doctor`."""
+
+    format: Literal["table", "json"]
+    """For people or for scripts."""
+    doctor: DoctorRules
+    """What is tried."""
+
+
 # By command; a command that is not here takes the config of an experiment and nothing else.
-CALLS: dict[str, type[Section]] = {"resume": ResumeCall}
+CALLS: dict[str, type[Section]] = {"resume": ResumeCall, "doctor": DoctorCall}
