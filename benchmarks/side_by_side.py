@@ -29,6 +29,8 @@ from runner import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PEERS = ROOT / "benchmarks" / "peers"
+"""What peers need of us, as a user of theirs would write it."""
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 Figures = Mapping[str, float]
 """By name, the unit in the name."""
@@ -159,7 +161,7 @@ def record(
 def environment(threads: int | None = None) -> dict[str, str]:
     """The environment of a run: this checkout, and so many threads (by default as many as there are cores)."""
     num_threads = int(cpu_count()) if threads is None else threads
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(num_threads)}
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PEERS}", "OMP_NUM_THREADS": str(num_threads)}
 
 
 def timed(command: Sequence[str], *, cwd: Path = ROOT, threads: int | None = None) -> tuple[float, str]:

@@ -1,6 +1,7 @@
 """Whole trainings against those of others: `python benchmarks/trainers.py --work small|photographs [--small]`.
 
-The same images, crop, batch size, epochs, loader processes and cores, from the command to its exit. Peers are brought by
+The same images, crop, batch size, epochs, loader processes, cores and threads (as many as cores), from the command to its
+exit. Peers are brought by
 whoever measures, and left out where they are not given:
 
     git clone https://github.com/huggingface/pytorch-image-models     --timm FOLDER
@@ -52,11 +53,6 @@ class Place:
     workers: int
     epochs: int
 
-    @property
-    def threads(self) -> int:
-        """So that threads and loader processes together are as many as there are cores."""
-        return max(int(side_by_side.machine()["cores"]) - self.workers, 1)
-
 
 def ours(place: Place) -> list[str]:
     return [
@@ -68,11 +64,12 @@ def ours(place: Place) -> list[str]:
 
 
 def timm(place: Place, folder: Path, python: str) -> list[str]:
+    # It can't load in the training process.
     return [
         python, str(folder / "train.py"), "--data-dir", str(place.data), "--train-split", "train", "--val-split", "val",
         "--model", "resnet18", "--num-classes", str(NUM_CLASSES), "--img-size", str(CROP), "--crop-pct", "0.875",
         "--batch-size", str(BATCH_SIZE), "--epochs", str(place.epochs), "--warmup-epochs", "0", "--opt", "sgd",
-        "--lr", "0.01", "--workers", str(place.workers), "--device", place.device, "--amp", "--amp-dtype", "bfloat16",
+        "--lr", "0.01", "--workers", str(max(place.workers, 1)), "--device", place.device, "--amp", "--amp-dtype", "bfloat16",
         "--channels-last", "--color-jitter", "0", "--train-interpolation", "bilinear", "--log-interval", "5",
         "--output", str(place.outputs), *(["--pin-mem"] if place.device == "cuda" else []),
     ]  # fmt: skip
@@ -89,7 +86,7 @@ def torchvision_references(place: Place, folder: Path, python: str) -> list[str]
 
 
 def lightning_template(place: Place, folder: Path, python: str) -> list[str]:
-    # Its only data module and network are for MNIST; ours stands in lightning_folder.py, the network in torchvision.
+    # Its only data module and network are for MNIST; ours stands in peers/lightning_folder.py, the network in torchvision.
     dense = ("input_size", "lin1_size", "lin2_size", "lin3_size", "output_size")
     return [
         python, str(folder / "src" / "train.py"), "data._target_=lightning_folder.FolderDataModule",
@@ -125,7 +122,7 @@ def rate_of_lightning(_: Place, output: str) -> float:
 
 def side(name: str, command: Sequence[str], place: Place, rate: Callable[[Place, str], float]) -> Side:
     def measure() -> Figures:
-        seconds, output = side_by_side.timed(command, threads=place.threads, cwd=Path(__file__).parent)
+        seconds, output = side_by_side.timed(command, cwd=place.data)
         try:
             return {"wall_seconds": seconds, "images_per_second": rate(place, output)}
         except (IndexError, statistics.StatisticsError) as error:
