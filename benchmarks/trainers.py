@@ -69,9 +69,9 @@ def timm(place: Place, folder: Path, python: str) -> list[str]:
         python, str(folder / "train.py"), "--data-dir", str(place.data), "--train-split", "train", "--val-split", "val",
         "--model", "resnet18", "--num-classes", str(NUM_CLASSES), "--img-size", str(CROP), "--crop-pct", "0.875",
         "--batch-size", str(BATCH_SIZE), "--epochs", str(place.epochs), "--warmup-epochs", "0", "--opt", "sgd",
-        "--lr", "0.01", "--workers", str(max(place.workers, 1)), "--device", place.device, "--amp", "--amp-dtype", "bfloat16",
-        "--channels-last", "--color-jitter", "0", "--train-interpolation", "bilinear", "--log-interval", "5",
-        "--output", str(place.outputs), *(["--pin-mem"] if place.device == "cuda" else []),
+        "--lr", "0.01", "--workers", str(max(place.workers, 1)), "--device", place.device, "--amp", "--amp-dtype",
+        "bfloat16", "--channels-last", "--color-jitter", "0", "--train-interpolation", "bilinear", "--log-interval",
+        "5", "--output", str(place.outputs), *(["--pin-mem"] if place.device == "cuda" else []),
     ]  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def torchvision_references(place: Place, folder: Path, python: str) -> list[str]
 
 
 def lightning_template(place: Place, folder: Path, python: str) -> list[str]:
-    # Its only data module and network are for MNIST; ours stands in peers/lightning_folder.py, the network in torchvision.
+    # Its only data module and network are for MNIST; peers/lightning_folder.py and torchvision stand in for them.
     dense = ("input_size", "lin1_size", "lin2_size", "lin3_size", "output_size")
     return [
         python, str(folder / "src" / "train.py"), "data._target_=lightning_folder.FolderDataModule",

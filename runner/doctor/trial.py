@@ -25,6 +25,7 @@ from runner.data.splits import Splits
 from runner.data.synthetic import SyntheticSource
 from runner.device import Precision, set_determinism
 from runner.dist import DistContext
+from runner.errors import StoppedOnRequest
 from runner.schema import Config
 from runner.stop import StopRequest
 from runner.trainer.progress import Best
@@ -95,6 +96,7 @@ def train_briefly(bench: Bench, num_steps: int) -> Pace:
     """Train two epochs of this many steps, each with an evaluation as long and a checkpoint, and look at the second.
 
     Raises:
+        StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1, with nothing left behind.
         RunnerError: what a real run would raise; an error of too little memory comes as torch raises it.
     """
     with _set_up(bench, num_steps) as (assembled, listener):
@@ -135,12 +137,19 @@ def without_data(bench: Bench) -> Bench:
 def _set_up(bench: Bench, num_steps: int) -> Iterator[tuple[Assembled, _Listener]]:
     """A training that is about to begin, in a folder that goes away again."""
     with _few_threads(bench), tempfile.TemporaryDirectory(prefix="runner-doctor-") as folder:
-        listener = _Listener()
-        with CheckpointWriter(CheckpointStore(Path(folder) / "checkpoints", keep=1)) as writer:
-            yield _assembled(bench, num_steps, writer, listener), listener
+        listener, store = _Listener(), CheckpointStore(Path(folder) / "checkpoints", keep=1)
+        # A signal that would end this process at once would leave the folder behind.
+        with StopRequest() as stop, CheckpointWriter(store) as writer:
+            try:
+                yield _assembled(bench, num_steps, writer, stop, listener), listener
+                stop.refuse_to_begin()
+            except StoppedOnRequest:
+                raise StoppedOnRequest(f"stopped on {stop.received}; nothing was kept") from None
 
 
-def _assembled(bench: Bench, num_steps: int, writer: CheckpointWriter, listener: _Listener) -> Assembled:
+def _assembled(
+    bench: Bench, num_steps: int, writer: CheckpointWriter, stop: StopRequest, listener: _Listener
+) -> Assembled:
     set_determinism(deterministic=bench.config.trainer.deterministic)
     num_images = num_steps * bench.step_images
     splits = replace(
@@ -155,7 +164,7 @@ def _assembled(bench: Bench, num_steps: int, writer: CheckpointWriter, listener:
         writer,
         dist=dist,
         precision=bench.precision,
-        stop=StopRequest(),
+        stop=stop,
         recorder=listener,
     )
 

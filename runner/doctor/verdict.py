@@ -13,7 +13,7 @@ from runner.data.order import TrainPlan
 from runner.doctor.findings import Finding, gigabytes, refusals
 from runner.doctor.surroundings import Load, available_memory, check_disk
 from runner.doctor.trial import Bench, Pace, load_briefly, train_briefly, without_data
-from runner.errors import DeviceError, RunnerError
+from runner.errors import DeviceError, RunnerError, StoppedOnRequest
 from runner.launch.mode import LaunchPlan
 from runner.schema.calls import DoctorRules
 
@@ -43,6 +43,8 @@ def try_out(bench: Bench, plan: LaunchPlan, load: Load, rules: DoctorRules) -> l
         first = train_briefly(bench, 1)
         paces = _measure(bench, first, rules.seconds)
         compiled = [_try_compile(bench, paces.device, plan)] if rules.compile else []
+    except StoppedOnRequest:
+        raise
     except RunnerError as error:
         return refusals("training", error)
     except RuntimeError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -10,10 +12,10 @@ import torch
 
 from runner import load_config
 from runner.device import Precision
-from runner.doctor import verdict
+from runner.doctor import trial, verdict
 from runner.doctor.surroundings import Load
 from runner.doctor.trial import Bench, Pace
-from runner.errors import DeviceError, InvalidDatasetError
+from runner.errors import DeviceError, InvalidDatasetError, StoppedOnRequest
 from runner.launch.mode import LaunchPlan
 from runner.preflight import preflight
 from runner.schema.calls import DoctorRules
@@ -146,6 +148,24 @@ def test_memory_that_is_not_there_is_warned_of(bench, monkeypatch):
     assert verdict._memory(bench, pace(), load()).advice == ()
     two = Load(num_processes=2, num_threads=1, num_workers=0)
     assert "may need 21.5 GB" in verdict._memory(bench, pace(), two).advice[0]
+
+
+def test_a_signal_ends_it_and_leaves_nothing_behind(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    with pytest.raises(StoppedOnRequest, match=r"^stopped on SIGTERM; nothing was kept$"), trial._set_up(bench, 1):
+        assert set(tmp_path.iterdir()) > before
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_stop_is_no_finding(bench, monkeypatch):
+    def train_briefly(bench, num_steps):
+        raise StoppedOnRequest("stopped")
+
+    monkeypatch.setattr(verdict, "train_briefly", train_briefly)
+    with pytest.raises(StoppedOnRequest):
+        verdict.try_out(bench, plan(), load(), RULES)
 
 
 @pytest.mark.gpu
