@@ -49,7 +49,7 @@ format: $(READY) ## Put the code into style
 docs: $(READY) ## Generate docs/config.md and docs/config.schema.json from the schema and conf/
 	$(BIN)/python -m runner.reference
 
-bench: $(READY) ## Measure and record, in about 20 minutes; PEERS="--timm FOLDER ..." compares with others
+bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." compares with others
 	$(BIN)/python benchmarks/start_up.py $(ARGS)
 	$(BIN)/python benchmarks/loader.py $(ARGS)
 	$(BIN)/python benchmarks/overhead.py $(ARGS)
