@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kill test-cluster lint type check format docs bench wheel constraints clean
+.PHONY: help run test test-kill test-cluster lint type check format docs bench bench-gpu bench-table wheel constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,13 +47,27 @@ format: $(READY) ## Put the code into style
 docs: $(READY) ## Generate docs/config.md and docs/config.schema.json from the schema and conf/
 	$(BIN)/python -m runner.reference
 
-bench: $(READY) ## Run the benchmarks and record their results in benchmarks/results
+bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." compares with others
+	$(BIN)/python benchmarks/start_up.py $(ARGS)
+	$(BIN)/python benchmarks/loader.py $(ARGS)
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+	$(BIN)/python benchmarks/trainers.py --work small $(PEERS) $(ARGS)
+	$(BIN)/python benchmarks/trainers.py --work photographs $(PEERS) $(ARGS)
+	$(BIN)/python benchmarks/memory.py $(ARGS)
 	$(BIN)/python benchmarks/digits_seeds.py
 	$(BIN)/python benchmarks/refusals.py
 	$(BIN)/python benchmarks/checkpoint_stall.py
 	$(BIN)/python benchmarks/resume_start.py
 	$(BIN)/python benchmarks/weight_difference.py
 	$(BIN)/python benchmarks/gloo_efficiency.py
+	$(BIN)/python benchmarks/table.py
+
+bench-gpu: $(READY) ## The same for what needs a GPU
+	$(BIN)/python benchmarks/gpu.py $(PEERS) $(ARGS)
+	$(BIN)/python benchmarks/table.py
+
+bench-table: $(READY) ## Write docs/benchmarks.md from benchmarks/results
+	$(BIN)/python benchmarks/table.py
 
 wheel: $(READY) ## Build the wheel, install it into an empty environment, run it from an empty folder
 	.ci/check-wheel $(PYTHON)

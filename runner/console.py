@@ -12,6 +12,7 @@ from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from runner.errors import RunnerError
@@ -119,6 +120,14 @@ def show(text: str) -> None:
     """Print a text that was asked for, such as help, to stdout."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def show_rows(rows: Iterable[tuple[str, ...]]) -> None:
+    """Print rows of cells to stdout, in columns; the last one is wrapped to the width of the terminal."""
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
 
 
 def show_error(error: RunnerError) -> None:

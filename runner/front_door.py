@@ -19,6 +19,7 @@ COMMANDS = {
     "dataset import": "turn folders, zip, tar, CSV lists or COCO, input=PATH, into class folders, output=DIR",
     "dataset show": "draw images beside what training makes of them, output=FILE.png",
     "dataset split": "share images among train, val and test, input=DIR or LIST.csv, without copying them",
+    "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
 # Hydra's flags that are followed by a value, which is no command.
 _FLAGS_WITH_VALUE = frozenset(

@@ -19,7 +19,7 @@ from runner.reference.keys import (
 )
 from runner.reference.words import listed
 from runner.schema import VARIANT_KEYS
-from runner.schema.calls import CALLS, TAKES_NOTHING_ELSE
+from runner.schema.calls import CALLS, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
 from runner.schema.judge import MISSING
 
 _LEFT_WIDTH = 36
@@ -51,7 +51,7 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
     blocks = [
         *own,
         *([] if command else [_table("Commands", commands.items(), width)]),
-        *([] if command in CALLS else [_table("Flags", _FLAGS.items(), width)]),
+        *([] if command in CALLS and command not in TAKES_EXPERIMENT else [_table("Flags", _FLAGS.items(), width)]),
         _table("Experiments (experiment=NAME)", read_experiments().items(), width),
         _lines("General keys (KEY=VALUE, with the default)", _key_rows(general, general.variants, width)),
         *(_group(group, width) for group in groups),

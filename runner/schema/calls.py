@@ -128,14 +128,35 @@ class DatasetShowCall(Section):
     """The first of these epochs, counted from 1 as in metrics.jsonl."""
 
 
+class DoctorRules(Section):
+    """What is tried."""
+
+    measure: bool
+    """Train a few steps on the real data, and keep nothing of them; false looks at the machine only."""
+    seconds: Annotated[float, Field(gt=0, le=600)]
+    """About how long each of the measurements takes: training, the device alone, the loader alone."""
+    compile: bool
+    """Also measure whether trainer.compile pays, which takes a minute or so."""
+
+
+class DoctorCall(Section):
+    """`python -m runner doctor`."""
+
+    format: Literal["table", "json"]
+    """For people or for scripts."""
+    doctor: DoctorRules
+    """What is tried."""
+
+
 # By command; a command that is not here takes the config of an experiment and nothing else.
 CALLS: dict[str, type[Section]] = {
     "resume": ResumeCall,
+    "doctor": DoctorCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
     "dataset show": DatasetShowCall,
     "dataset split": DatasetSplitCall,
 }
 # What else these commands take; the others lay it over the saved config of a run.
-TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show"})
+TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show", "doctor"})
 TAKES_NOTHING_ELSE = frozenset({"dataset import", "dataset split"})

@@ -1,0 +1,127 @@
+"""One training in this process, timed from outside: `python benchmarks/loop.py runner|bare OVERRIDES…`.
+
+Both sides take model, data, optimizer and number format from `runner.assemble`. `runner` is `Trainer.fit` with
+TensorBoard, metrics and checkpoints; `bare` is the shortest loop that one would write over the same parts. Prints
+figures as JSON; the first epoch, in which things warm up, does not count for images/s.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch.nn import functional
+
+import runner
+from runner import console
+from runner.assemble import assemble
+from runner.checkpoint import CheckpointStore
+from runner.checkpoint_writer import CheckpointWriter
+from runner.console import progress_line
+from runner.data.batch import Batch
+from runner.device import choose_device, choose_precision, set_determinism
+from runner.dist import single_process
+from runner.preflight import Ready, preflight
+from runner.run_folder import RunFolder
+from runner.stop import StopRequest
+from runner.tensorboard import TensorBoardLog
+from runner.trainer.loop import Trainer
+from runner.trainer.recorder import Recorder
+
+
+def main() -> None:
+    side, *overrides = sys.argv[1:]
+    console.set_up()  # what the runner says is part of what it costs
+    ready = preflight(runner.load_config(overrides))
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        trainer = build(ready, RunFolder(Path(folder)), stack)
+        figures = run_bare(trainer) if side == "bare" else run_runner(trainer, Path(folder) / "metrics.jsonl")
+    print(json.dumps(figures))
+
+
+def build(ready: Ready, folder: RunFolder, stack: ExitStack) -> Trainer:
+    """The trainer of one process, as :mod:`runner.train` puts it together."""
+    config = ready.config
+    device = choose_device(config.trainer)
+    set_determinism(deterministic=config.trainer.deterministic)
+    folder.begin({})
+    tensorboard = stack.enter_context(TensorBoardLog(folder.path / "tensorboard"))
+    line = stack.enter_context(progress_line())
+    writer = stack.enter_context(CheckpointWriter(CheckpointStore(folder.checkpoints, config.trainer.keep)))
+    return assemble(
+        config,
+        ready.splits,
+        writer,
+        dist=single_process(device),
+        precision=choose_precision(config.trainer, device),
+        stop=StopRequest(),
+        recorder=Recorder(folder, tensorboard, line, config.trainer.epochs),
+    ).trainer
+
+
+def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
+    """Images/s of the epochs' steps, and what of the whole lies outside of steps and evaluation."""
+    seconds: list[float] = []
+    train_epoch = trainer._train_epoch
+
+    def clocked(stream: Iterator[Batch]) -> None:
+        started = time.perf_counter()
+        train_epoch(stream)
+        synchronize(trainer)
+        seconds.append(time.perf_counter() - started)
+
+    started = time.perf_counter()
+    with mock.patch.object(trainer, "_train_epoch", clocked):
+        trainer.fit()
+    whole = time.perf_counter() - started
+    rows = [json.loads(line) for line in metrics_file.read_text().splitlines()]
+    evaluation = sum(row["epoch_seconds"] - row["train_seconds"] for row in rows)
+    num_val = len(trainer.val_batches._source)
+    warm = rows[1:]
+    evaluating = sum(row["epoch_seconds"] - row["train_seconds"] for row in warm)
+    return {
+        "images_per_second": sum(row["train_images"] for row in warm) / sum(seconds[1:]),
+        "evaluation_images_per_second": num_val * len(warm) / evaluating,
+        "outside_fraction": 1 - (sum(seconds) + evaluation) / whole,
+        "whole_seconds": whole,
+    }
+
+
+def run_bare(trainer: Trainer) -> dict[str, float]:
+    """Images/s of the shortest loop over the same parts."""
+    device, model, optimizer = trainer.dist.device, trainer.model.train(), trainer.optimizer
+    epochs, steps = trainer.config.trainer.epochs, trainer.steps_per_epoch
+    seconds, counts = [], []
+    with closing(trainer.train_batches.stream(0, 0, epochs)) as stream:
+        for _ in range(epochs):
+            started, count = time.perf_counter(), 0
+            for batch in islice(stream, steps):
+                images = batch.images.to(device, non_blocking=True, memory_format=trainer.memory_format)
+                labels = batch.labels.to(device, non_blocking=True)
+                with trainer.precision.autocast(device.type):
+                    loss = functional.cross_entropy(model(trainer.normalizer(images)), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                count += len(labels)
+            synchronize(trainer)
+            seconds.append(time.perf_counter() - started)
+            counts.append(count)
+    return {"images_per_second": sum(counts[1:]) / sum(seconds[1:])}
+
+
+def synchronize(trainer: Trainer) -> None:
+    if trainer.dist.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Turns, medians and spreads of the benchmarks, and that the page agrees with what was recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import memory  # noqa: E402 - the benchmarks are scripts, not a package
+import side_by_side  # noqa: E402
+import table  # noqa: E402
+import trainers  # noqa: E402
+from photographs import make_photographs  # noqa: E402
+from side_by_side import BenchmarkError, Measured, Side  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("num_sides", "repeats", "order"), [(2, 3, "ABBAAB"), (2, 4, "ABBAABBA"), (3, 2, "ABCCBA"), (1, 3, "AAA")]
+)
+def test_sides_take_turns(num_sides, repeats, order):
+    assert "".join("ABC"[side] for side in side_by_side.turns(num_sides, repeats)) == order
+
+
+def test_medians_and_spreads_are_of_the_runs_of_each_side(capsys):
+    values = {"a": iter([5.0, 1.0, 3.0]), "b": iter([2.0, 8.0, 4.0])}
+    sides = [Side(name=name, measure=lambda name=name: {"rate": next(values[name])}, command=name) for name in values]
+    measured = side_by_side.compare(sides, 3)
+    assert [measured[name].median("rate") for name in "ab"] == [3.0, 4.0]
+    assert measured["a"].to_json()["figures"]["rate"] == {
+        "median": 3.0,
+        "lowest": 1.0,
+        "highest": 5.0,
+        "values": [5.0, 1.0, 3.0],
+    }
+    assert len(measured["a"].loads) == 3
+    assert capsys.readouterr().out.count("rate") == 6
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_only_a_full_run_is_recorded(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(side_by_side, "RESULTS", tmp_path)
+    runs = Measured(command="python x", runs=[{"rate": 2.0}], loads=[0.5])
+    side_by_side.record("x", {"a": runs}, {"to_b": 2.0}, small=small, work="w", not_measured={"c": "not there"})
+    assert (tmp_path / "x.json").exists() is not small
+    if not small:
+        result = json.loads((tmp_path / "x.json").read_text())
+        assert result["ratios"] == {"to_b": 2.0}
+        assert result["sides"]["a"]["figures"]["rate"]["median"] == 2.0
+        assert result["machine"]["cores"] >= 1
+        page = table.page({"x": result})
+        assert "| a | rate | 2 | 2 | 2 | 1 | 0.5 to 0.5 |" in page
+        assert "| c |  | not measured: not there |" in page
+
+
+def test_a_command_that_fails_says_so_with_its_output():
+    with pytest.raises(BenchmarkError, match=r"(?s)failed with 3.*what went wrong"):
+        side_by_side.timed([sys.executable, "-c", "print('what went wrong'); raise SystemExit(3)"])
+
+
+def test_the_record_of_a_command_names_no_folder_of_this_machine(tmp_path):
+    shown = side_by_side.shown(["/usr/bin/python3", str(ROOT / "benchmarks" / "loop.py"), f"a={tmp_path}/b"], tmp_path)
+    assert shown == "python benchmarks/loop.py a=…/b"
+
+
+def test_photographs_are_jpegs_of_the_size_asked_for(tmp_path):
+    from PIL import Image
+
+    make_photographs(tmp_path, num_train=20, num_val=10, width=50, height=40)
+    files = sorted(tmp_path.glob("train/*/*.jpg"))
+    assert (len(files), len(list(tmp_path.glob("val/*/*.jpg")))) == (20, 10)
+    with Image.open(files[3]) as image:
+        assert (image.format, image.size) == ("JPEG", (50, 40))
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")
+def test_memory_is_that_of_a_process_and_its_children():
+    code = "held = bytearray(b'x' * 50_000_000); print('ready', flush=True); input()"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", nested], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert len(memory.family(process.pid)) == 2
+        assert memory.proportional_bytes(process.pid) > 50_000_000
+        process.communicate("\n")
+
+
+def test_rates_are_read_from_what_the_peers_print():
+    place = trainers.Place(data=Path("d"), outputs=Path("o"), device="cpu", workers=1, epochs=1)
+    timm = "Train: 0 [  30/31 ( 100%)]  Loss: 2.30 (2.31)  Time: 0.2s,  152.1/s  (0.212s,  150.75/s)  LR: 1.0e-02\n"
+    assert trainers.rate_of_timm(place, timm) == 150.75
+    reference = "".join(
+        f"Epoch: [0]  [{step}/31]  eta: 0:00:09  img/s: {rate}  loss: 2\n"
+        for step, rate in [(0, 90.5), (10, 104.25), (20, 110)]
+    )
+    assert trainers.rate_of_torchvision(place, reference) == 104.25
+    assert trainers.rate_of_lightning(place, "Epoch 2/2 ━━━ 30/30 0:00:09 • 0:00:00 3.25it/s v_num: 0.0") == 104.0
+
+
+def test_a_goal_is_judged_in_its_direction_and_a_missing_one_is_not():
+    results = {
+        "start_up": {"ratios": {"help_seconds": 0.7}},
+        "gloo_efficiency": {"results": {"batch_64": {"efficiency": 0.93}}},
+    }
+    rows = {line.split(" | ")[0]: line for line in table.page(results).splitlines() if line.startswith("| ")}
+    assert rows["| `--help`"] == "| `--help` | ≤ 0.6 s | 0.7 s | no |"
+    assert rows["| a config error"] == "| a config error | ≤ 0.6 s | not measured |  |"
+    gloo = next(row for name, row in rows.items() if "batch 64" in name)
+    assert gloo.endswith("| ≥ 90.0% | 93.0% | yes |")
+
+
+def test_the_page_agrees_with_the_recorded_results():
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(table.read_results()), "run `make bench-table`"
+
+
+def test_each_goal_names_a_script_that_measures_it():
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    for goal in table.GOALS:
+        assert any(goal.result == script or goal.result.startswith(f"{script}_") for script in scripts), goal.result

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from runner.doctor import surroundings
+from runner.doctor.surroundings import Load, available_memory, check_cores, check_disk, check_open_files
+from runner.doctor.surroundings import check_shared_memory as check_shm
+from runner.errors import DeviceError, OutputError
+from runner.schema.data import SyntheticData
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def load(processes: int = 1, threads: int = 2, workers: int = 0) -> Load:
+    return Load(num_processes=processes, num_threads=threads, num_workers=workers)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    def give(num_bytes: int) -> None:
+        monkeypatch.setattr(surroundings.shutil, "disk_usage", lambda folder: Usage(0, 0, num_bytes))
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "advice"),
+    [
+        (load(1, 2, 0), 2, ()),
+        (load(1, 1, 3), 4, ()),
+        (load(1, 8, 0), 2, ("8 threads and loader processes share 2 cores: OMP_NUM_THREADS=2",)),
+        (load(1, 2, 2), 2, ("4 threads and loader processes share 2 cores: OMP_NUM_THREADS=1 or data.workers=0",)),
+        (load(4, 1, 0), 2, ("4 threads and loader processes share 2 cores: fewer processes",)),
+    ],
+)
+def test_cores(asked, cores, advice, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert check_cores(asked, cores, computes=True).advice == advice
+
+
+def test_cores_left_idle_by_the_environment(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert check_cores(load(1, 1), 4, computes=True).advice == ("OMP_NUM_THREADS=1 leaves 3 cores idle: unset it",)
+    assert check_cores(load(1, 1), 4, computes=False).advice == ()
+
+
+def test_shared_memory(tmp_path, free):
+    data = SyntheticData.model_construct(batch_size=64, image_size=224)
+    needed = 2 * 4 * 2 * 3 * 64 * 3 * 224 * 224
+    free(needed)
+    assert check_shm(data, load(2, 1, 4), tmp_path).mark == "ok"
+    free(64 << 20)  # what Docker gives
+    refused = check_shm(data, load(2, 1, 4), tmp_path)
+    assert isinstance(refused.error, DeviceError)
+    assert "--shm-size=1g" in str(refused.error)
+    assert check_shm(data, load(2, 1, 0), tmp_path).values == {"needed_bytes": 0}
+
+
+def test_open_files(monkeypatch):
+    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda kind: (256, 4096))
+    assert check_open_files(load(workers=1)).error is None
+    refused = check_open_files(load(workers=16))
+    assert isinstance(refused.error, DeviceError)
+    assert "ulimit -n 4096" in str(refused.error)
+
+
+def test_disk(tmp_path, free):
+    free(10_000)
+    assert check_disk(tmp_path / "not" / "there" / "yet", 10_000).error is None
+    assert check_disk(tmp_path, None).error is None
+    refused = check_disk(tmp_path, 10_001)
+    assert isinstance(refused.error, OutputError)
+    assert not (tmp_path / "not").exists()
+
+
+def test_memory_is_that_of_the_machine_or_of_a_container(monkeypatch, tmp_path):
+    machine = available_memory()
+    assert machine is None or machine > 1 << 20
+    (tmp_path / "memory.max").write_text("max\n")
+    monkeypatch.setattr(surroundings, "_CONTROL_GROUPS", Path(tmp_path))
+    assert available_memory() is None or available_memory() > 1 << 20
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert available_memory() == 1_000_000

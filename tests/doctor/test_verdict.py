@@ -1,0 +1,191 @@
+"""What is made of the figures of a trial; the trial itself is tested with the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from runner import load_config
+from runner.device import Precision
+from runner.doctor import trial, verdict
+from runner.doctor.surroundings import Load
+from runner.doctor.trial import Bench, Pace
+from runner.errors import DeviceError, InvalidDatasetError, StoppedOnRequest
+from runner.plan.mode import LaunchPlan
+from runner.preflight import preflight
+from runner.schema.calls import DoctorRules
+
+RULES = DoctorRules(measure=True, seconds=1.0, compile=False)
+GIB = 2**30
+
+
+def pace(**changes) -> Pace:
+    usual = Pace(
+        num_steps=5,
+        step_seconds=0.5,
+        data_wait_seconds=0.0,
+        images_per_second=16.0,
+        evaluation_images_per_second=12.0,
+        first_steps_seconds=3.0,
+        peak_bytes=10 * GIB,
+        static_bytes=2 * GIB,
+        checkpoint_bytes=100,
+        model_bytes=10,
+    )
+    return dataclasses.replace(usual, **changes)
+
+
+@pytest.fixture
+def bench(tiny) -> Bench:
+    ready = preflight(load_config(tiny()))
+    precision = Precision(name="fp32", reason="a test")
+    return Bench(
+        config=ready.config, splits=ready.splits, device=torch.device("cpu"), precision=precision, num_processes=1
+    )
+
+
+def plan(world_size: int = 1) -> LaunchPlan:
+    return LaunchPlan(
+        mode="inline", reason="", num_nodes=1, procs_per_node=world_size, world_size=world_size, place=None
+    )
+
+
+def load(workers: int = 0) -> Load:
+    return Load(num_processes=1, num_threads=1, num_workers=workers)
+
+
+def test_activations_grow_with_the_batch_and_weights_do_not():
+    # 8 GiB of activations for 32 images; 0.9 × 40 − 2 = 34 GiB for 136.
+    assert verdict.largest_batch(pace(), 32, 40 * GIB) == 136
+    assert verdict.largest_batch(pace(), 32, 1 * GIB) == 0
+
+
+@pytest.mark.parametrize(("world_size", "num_steps", "evaluation_seconds"), [(1, 10, 4.0), (2, 6, 2.0)])
+def test_the_whole_run_is_epochs_of_steps_and_evaluations(bench, world_size, num_steps, evaluation_seconds):
+    finding = verdict._whole_run(bench, pace(), plan(world_size))
+    assert finding.values == {
+        "training_seconds": num_steps * 0.5,
+        "evaluation_seconds": evaluation_seconds,
+        "num_steps": num_steps,
+    }
+    assert ("exchange of gradients is not measured" in finding.found) is (world_size > 1)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "loader", "cores", "bottleneck", "advice"),
+    [
+        (0.0, 100.0, 8, "compute", ()),
+        (0.4, 5.0, 8, "data", ("cores are free for more loader processes: data.workers=4",)),
+        (0.4, 5.0, 2, "data", ("all cores are at work",)),
+    ],
+)
+def test_the_slower_side_is_named(bench, monkeypatch, waiting, loader, cores, bottleneck, advice):
+    monkeypatch.setattr(verdict, "cpu_count", lambda: cores)
+    paces = verdict.Paces(
+        whole=pace(data_wait_seconds=waiting), device=pace(images_per_second=20.0), loader_images_per_second=loader
+    )
+    finding = verdict._pace(bench, paces, load(1))
+    assert finding.values["bottleneck"] == bottleneck
+    assert [told[: len(start)] for told, start in zip(finding.advice, advice, strict=True)] == list(advice)
+
+
+def test_a_batch_that_is_too_large_is_halved_until_it_fits(bench, monkeypatch):
+    tried = []
+
+    def train_briefly(bench, num_steps):
+        tried.append(bench.config.data.batch_size)
+        if bench.config.data.batch_size > 3:
+            raise torch.OutOfMemoryError("no memory")
+        return pace()
+
+    monkeypatch.setattr(verdict, "train_briefly", train_briefly)
+    (finding,) = verdict.try_out(bench, plan(), load(), RULES)
+    assert tried == [8, 4, 2]
+    assert isinstance(finding.error, DeviceError)
+    assert "data.batch_size=2 fits; with trainer.accumulate_steps=4" in str(finding.error)
+
+
+@pytest.mark.parametrize(
+    ("is_on", "eager", "compiled", "pays", "advice"),
+    [
+        (False, 1.0, 0.5, True, ("trainer.compile=true",)),
+        (False, 1.0, 1.1, False, ()),
+        (True, 1.0, 1.1, False, ("trainer.compile=false",)),
+        (True, 1.0, 0.5, True, ()),
+    ],
+)
+def test_compiling_pays_where_it_saves_more_than_it_costs(bench, monkeypatch, is_on, eager, compiled, pays, advice):
+    trainer = bench.config.trainer.model_copy(update={"compile": is_on, "epochs": 1000})
+    bench = dataclasses.replace(bench, config=bench.config.model_copy(update={"trainer": trainer}))
+
+    def at(step_seconds: float) -> Pace:
+        return pace(step_seconds=step_seconds, images_per_second=8 / step_seconds, first_steps_seconds=30.0)
+
+    monkeypatch.setattr(verdict, "without_data", lambda bench: bench)
+    monkeypatch.setattr(
+        verdict, "train_briefly", lambda bench, num_steps: at(compiled if bench.config.trainer.compile else eager)
+    )
+    finding = verdict._try_compile(bench, at(compiled if is_on else eager), plan())
+    assert (finding.values["pays"], finding.advice) == (pays, advice)
+
+
+def test_an_error_of_the_data_is_told_by_its_name(bench, monkeypatch):
+    def train_briefly(bench, num_steps):
+        raise InvalidDatasetError("this image")
+
+    monkeypatch.setattr(verdict, "train_briefly", train_briefly)
+    (finding,) = verdict.try_out(bench, plan(), load(), RULES)
+    assert (finding.topic, str(finding.error)) == ("training", "this image")
+
+
+def test_memory_that_is_not_there_is_warned_of(bench, monkeypatch):
+    monkeypatch.setattr(verdict, "available_memory", lambda: 15 * GIB)
+    assert verdict._memory(bench, pace(), load()).advice == ()
+    two = Load(num_processes=2, num_threads=1, num_workers=0)
+    assert "may need 21.5 GB" in verdict._memory(bench, pace(), two).advice[0]
+
+
+def test_a_signal_ends_it_and_leaves_nothing_behind(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    with pytest.raises(StoppedOnRequest, match=r"^stopped on SIGTERM; nothing was kept$"), trial._set_up(bench, 1):
+        assert set(tmp_path.iterdir()) > before
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_stop_is_no_finding(bench, monkeypatch):
+    def train_briefly(bench, num_steps):
+        raise StoppedOnRequest("stopped")
+
+    monkeypatch.setattr(verdict, "train_briefly", train_briefly)
+    with pytest.raises(StoppedOnRequest):
+        verdict.try_out(bench, plan(), load(), RULES)
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_tried_and_the_batch_that_would_fit_is_said(tiny):
+    from runner.doctor.examine import examine
+
+    report = examine(load_config(tiny("trainer.device=cuda", "trainer.precision=auto")), RULES)
+    found = {finding.topic: finding for finding in report.findings}
+    assert report.errors == ()
+    assert found["memory"].values["largest_batch_size"] > 8
+    assert 0 < found["memory"].values["peak_bytes"] < found["memory"].values["total_bytes"]
+    assert {"cuda", "driver", "nccl"} <= set(found["versions"].values)
+
+
+def test_a_cpu_without_bf16_is_told_that_it_is_emulated(monkeypatch):
+    from runner.doctor.hardware import check_precision
+
+    for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    config = SimpleNamespace(precision="bf16", device="cpu")
+    finding = check_precision(config, torch.device("cpu"))
+    assert finding.values["support"]["bf16"] == "emulated"
+    assert "trainer.precision=auto" in finding.advice[0]
