@@ -188,7 +188,7 @@ def test_mistakes_within_transforms_are_told_by_their_place_in_the_list(experime
         "data.train_transforms.0.sise",
         "data.train_transforms.1.name",
         "data.train_transforms.2.padding",
-        "data.train_transforms.3",
+        "data.train_transforms.3.scale",
     }
     assert "this key is missing" in problems["data.train_transforms.0.size"]
     assert "did you mean data.train_transforms.0.size?" in problems["data.train_transforms.0.sise"]
