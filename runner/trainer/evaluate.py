@@ -82,9 +82,8 @@ def evaluate(
         number, batch = next(own, (None, None))
         if batch is None:
             continue  # the others have one batch more
-        if batch.bad:
-            bad += batch.bad
-            counts[3] += len(batch.bad)
+        bad += batch.bad
+        counts[3] += len(batch.bad)
         if len(batch.ids) == 0:
             continue
         labels = batch.labels.to(device, non_blocking=True)
