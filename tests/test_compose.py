@@ -188,13 +188,13 @@ def test_mistakes_within_transforms_are_told_by_their_place_in_the_list(experime
         "data.train_transforms.0.sise",
         "data.train_transforms.1.name",
         "data.train_transforms.2.padding",
-        "data.train_transforms.3",
+        "data.train_transforms.3.scale",
     }
     assert "this key is missing" in problems["data.train_transforms.0.size"]
     assert "did you mean data.train_transforms.0.size?" in problems["data.train_transforms.0.sise"]
     assert "did you mean resize?" in problems["data.train_transforms.1.name"]
     assert "must be at least 0" in problems["data.train_transforms.2.padding"]
-    assert "scale: the smallest value comes first" in problems["data.train_transforms.3"]
+    assert "the smallest value comes first, got [1.0, 0.1]" in problems["data.train_transforms.3.scale"]
     assert "mine.yaml" in problems["data.train_transforms.0.sise"]
 
 

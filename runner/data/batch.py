@@ -67,9 +67,9 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
 
     def make(self, request: Request) -> Batch:
         """Load and transform the images; raises what goes wrong."""
+        bad: list[BadImage] = []
         # Only the CPU's generator is used here. What the training process draws from it must not depend on whether
         # images are loaded in it.
-        bad: list[BadImage] = []
         with torch.random.fork_rng(devices=[]):
             images = [self._image(request, place, bad) for place in range(len(request.ids))]
         good = [image for image in images if image is not None]
