@@ -18,7 +18,6 @@ from runner.files import named_write_errors
 
 # Kept free for the run's other files, which are small.
 _RESERVE_BYTES = 16 << 20
-THREAD_NAME = "checkpoint"
 
 
 class CheckpointWriter:
@@ -68,7 +67,7 @@ class CheckpointWriter:
         self.wait()
         self._check_space(tensors)
         self._copy(tensors)
-        self._thread = threading.Thread(target=self._write, args=(name, state, is_best), name=THREAD_NAME)
+        self._thread = threading.Thread(target=self._write, args=(name, state, is_best), name="checkpoint")
         self._thread.start()
 
     def point_best(self, name: str) -> None:

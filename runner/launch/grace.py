@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.checkpoint_writer import THREAD_NAME
+from runner import checkpoint_writer
 from runner.console import FILE_ONLY, LOGGER, show_error
 from runner.errors import GraceExceededError
 from runner.launch.failure import correct_record, record_failure
@@ -68,13 +69,20 @@ def tell_alone(run_dir: Path, log: Path, error: GraceExceededError, num_earlier:
 
 
 def _overrun(stop: StopRequest, seconds: float, log: Path) -> GraceExceededError:
-    is_writing = any(thread.name == THREAD_NAME for thread in threading.enumerate())
+    is_writing = _main_thread_is_in(checkpoint_writer.__name__)
     what = "a checkpoint was still being written" if is_writing else "the process did not get to the end of a step"
     return GraceExceededError(
         f"asked to stop ({stop.received or 'by a signal'}), but not done within {seconds:g} seconds "
         f"(trainer.grace_seconds): {what}; the stacks of its threads are in {log}. The checkpoints so far stand: "
         "resume goes on from the newest"
     )
+
+
+def _main_thread_is_in(module: str) -> bool:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _end(error: GraceExceededError, log: Path, on_overrun: Callable[[GraceExceededError], None]) -> None:

@@ -35,6 +35,7 @@ step = Trainer._optimizer_step
 def hang(trainer, stream):
     if trainer.progress.epoch == 0:
         return step(trainer, stream)
+    trainer.writer.wait()
     mutex = ctypes.create_string_buffer(128)
     print("it hangs", flush=True)
     while True:
