@@ -13,7 +13,9 @@ def run(argv: list[str]) -> int:
     Raises:
         RunnerError: what `train` would raise before training.
     """
-    compose_jobs(argv, "train", _validate_job)
+    # Of a sweep each combination is checked here, in this process, whatever would propose and train it.
+    by_hydra = ["hydra/sweeper=basic", "hydra/launcher=basic"] if {"-m", "--multirun"} & set(argv) else []
+    compose_jobs([*argv, *by_hydra], "train", _validate_job)
     return EXIT_DONE
 
 
