@@ -150,6 +150,10 @@ class SweepConfig(Section):
     pruning: PruningConfig
     """When and how strictly it judges."""
 
+    def __hash__(self) -> int:
+        """As every other part of a config, though it holds dicts."""
+        return hash(self.model_dump_json())
+
     @property
     def directions(self) -> tuple[Direction, ...]:
         """For each metric, whether more or less is better."""

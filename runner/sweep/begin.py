@@ -29,6 +29,7 @@ from runner.sweep.composer import Composer
 from runner.sweep.folder import SweepFolder, Trial, is_sweep
 from runner.sweep.foreign import run_foreign
 from runner.sweep.grid import combinations
+from runner.sweep.jobs import queued
 from runner.sweep.pool import Pool
 from runner.sweep.run import Sweep
 from runner.sweep.slots import Slot, slots_for
@@ -219,6 +220,7 @@ def _assembled(
         is_open=sampler != GRID,
         pool=Pool(folder=folder, slots=slots),
         stop=stop,
+        queued=queued({trial.job_id for trial in trials if trial.job_id is not None}),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ class Sweep:
         is_open: bool,
         pool: Pool,
         stop: StopRequest,
+        queued: Collection[str] = (),
     ) -> None:
         """Plain values.
 
@@ -54,6 +55,7 @@ class Sweep:
             is_open: whether the search proposes further trials; a grid has all of them.
             pool: the processes.
             stop: tells that a stop is wanted.
+            queued: the jobs that SLURM has of this sweep.
         """
         self.config = config
         self.folder = folder
@@ -64,6 +66,7 @@ class Sweep:
         self.pool = pool
         self.stop = stop
         self.left_alone: set[int] = set()  # trials that are not started again by this process
+        self.queued = queued
         self.is_ending = False  # whether failures have ended the sweep
         self.started_at = time.monotonic()
 
@@ -143,8 +146,10 @@ class Sweep:
         return None
 
     def _needs_training(self, outcome: Outcome) -> bool:
+        if outcome.trial.job_id in self.queued:
+            return False  # SLURM has it, and puts it back into the queue where it is interrupted
         match outcome.status:
-            case "waiting" | "stopped":
+            case "waiting" | "submitted" | "stopped":
                 return outcome.trial.same_as is None
             case "failed":
                 return self.config.on_failure == "retry" and len(outcome.trial.failures) <= self.config.max_retries
@@ -174,6 +179,8 @@ class Sweep:
         """Record how a process ended, and what follows from it."""
         trial = end.trial
         trial.job_id = end.job_id
+        if end.job_id is not None:
+            LOGGER.info("trial %d  submitted job %s to SLURM", trial.number, end.job_id)
         if end.failure is not None:
             trial.failures.append(end.failure)
         if end.failure is not None or end.job_id is not None:
