@@ -73,8 +73,10 @@ def _resume_sweep(folder: Path, overrides: list[str]) -> int:
     before = [item for item in record["argv"] if not item.lstrip("+").startswith(("sweep.dir=", "hydra.sweep.dir="))]
     changed = {override.lstrip("+").partition("=")[0] for override in overrides}
     kept = [item for item in before if item.lstrip("+").partition("=")[0] not in changed]
+    # Beside the other overrides, since Hydra takes no flag between them.
+    at = next((number for number, item in enumerate(kept) if "=" in item and not item.startswith("-")), len(kept))
     with contextlib.chdir(record["cwd"]):
-        compose_jobs([*kept, *overrides, f"sweep.dir={folder}"], "train", train_job_of_sweep)
+        compose_jobs([*kept[:at], f"sweep.dir={folder}", *overrides, *kept[at:]], "train", train_job_of_sweep)
     return EXIT_DONE
 
 

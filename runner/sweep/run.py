@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 0.1
 _SECONDS_BETWEEN_TABLES = 1.0
+_SECONDS_BETWEEN_LOOKS = 0.5
 _NUM_TABLE_ROWS = 20
 
 
@@ -68,6 +69,10 @@ class Sweep:
         self.left_alone: set[int] = set()  # trials that are not started again by this process
         self.queued = queued
         self.is_ending = False  # whether failures have ended the sweep
+        self.looked_at = -_SECONDS_BETWEEN_LOOKS  # when nothing was found to start
+        self.is_waiting = (
+            False  # whether a trial is trained by somebody else, such as the dying process of a killed sweep
+        )
         self.started_at = time.monotonic()
 
     def run(self) -> Leaderboard:
@@ -101,12 +106,13 @@ class Sweep:
         if self.stop.received is not None or self.is_ending:
             self.pool.ask_to_stop()
             return bool(self.pool.running)
-        while self.pool.has_room:
+        while self.pool.has_room and time.monotonic() - self.looked_at >= _SECONDS_BETWEEN_LOOKS:
             trial = self._next()
             if trial is None:
-                break
-            self._start(trial, table)
-        return bool(self.pool.running)
+                self.looked_at = time.monotonic()
+            else:
+                self._start(trial, table)
+        return bool(self.pool.running) or self.is_waiting
 
     def next_batch(self, size: int) -> list[Trial]:
         """Up to so many trials that are to be started now; empty at the end."""
@@ -134,11 +140,15 @@ class Sweep:
 
     def _next(self) -> Trial | None:
         """The next trial to start: one that is known and unfinished, else one that the search proposes."""
+        self.is_waiting = False
         if self._has_no_time_left():
             return None
         for trial in self.trials:
-            if trial.number not in self.left_alone and self._needs_training(self._outcome(trial)):
-                return trial
+            if trial.number not in self.left_alone:
+                outcome = self._outcome(trial)
+                if self._needs_training(outcome):
+                    return trial
+                self.is_waiting |= outcome.status == "running" and trial.job_id not in self.queued
         while self.is_open and self.search is not None and not self.search.is_exhausted(len(self.trials)):
             proposed = self._propose()
             if proposed is not None:
@@ -177,7 +187,7 @@ class Sweep:
 
     def note(self, end: End, table: SweepTable) -> None:
         """Record how a process ended, and what follows from it."""
-        trial = end.trial
+        trial, self.looked_at = end.trial, -_SECONDS_BETWEEN_LOOKS
         trial.job_id = end.job_id
         if end.job_id is not None:
             LOGGER.info("trial %d  submitted job %s to SLURM", trial.number, end.job_id)
