@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import yaml
 from runner.files import write_atomic, write_json
 from runner.refusal import PACKAGE_HEADER
 from runner.saved import chosen_options, default_values
+from runner.schema import Config
 from runner.schema.sweep import Direction, Metric
 from runner.sweep.folder import SweepFolder, Trial
 from runner.sweep.outcome import Outcome, outcome_of
@@ -98,11 +100,12 @@ def experiment_of(outcome: Outcome, metrics: Sequence[Metric]) -> str:
     """An experiment file that trains a trial again: what differs from the defaults, whatever it came from."""
     config = outcome.trial.config
     options = chosen_options(config)
-    defaults = default_values({})
-    standard = chosen_options(defaults)
+    standard = chosen_options(default_values({}))
     lines = [{f"override /{group}": option} for group, option in options.items() if option != standard.get(group)]
-    changed = _difference(config, default_values(options))
-    kept = {key: value for key, value in changed.items() if key not in _NOT_OF_THE_EXPERIMENT}
+    defaults = {key: value for key, value in default_values(options).items() if key not in _NOT_OF_THE_EXPERIMENT}
+    # As the schema reads them, with what it fills in for the entries of lists.
+    filled = Config.model_validate_json(json.dumps({**config, **defaults})).model_dump(mode="json")
+    kept = _difference({key: config[key] for key in defaults}, filled)
     reached = ", ".join(f"{name} = {value:.6g}" for name, value in zip(metrics, outcome.values or (), strict=True))
     head = f"{PACKAGE_HEADER}\n# Trial {outcome.trial.number} of a sweep, which reached {reached}.\n"
     values = {**({"defaults": lines} if lines else {}), **kept}

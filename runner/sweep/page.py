@@ -18,7 +18,7 @@ from runner.sweep.importance import importances
 from runner.sweep.leaderboard import Leaderboard, Place, command_of, experiment_of, read_leaderboard
 from runner.sweep.outcome import Outcome, epochs_of, value_of
 from runner.sweep.pictures import as_svg, bars, curves, parallel_coordinates, scatter
-from runner.sweep.table import spoken_metrics
+from runner.sweep.table import brief, spoken_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def _row(place: Place, board: Leaderboard) -> dict[str, Any]:
         "" if place.rank is None else place.rank,
         outcome.trial.number,
         *values,
-        *(outcome.trial.values.get(key, "–") for key in board.keys),
+        *(brief(outcome.trial.values.get(key, "–")) for key in board.keys),
         outcome.num_epochs,
         f"{outcome.seconds:.1f}",
         outcome.status,

@@ -10,6 +10,7 @@ from runner.sweep.outcome import Outcome
 
 _STYLES = {"running": "cyan", "completed": "green", "failed": "red", "pruned": "yellow"}
 _MAX_ERROR = 100
+_MAX_DIGITS = 8
 
 
 class SweepTable:
@@ -63,11 +64,19 @@ def _cells(place: Place, board: Leaderboard) -> list[str]:
         "" if place.rank is None else str(place.rank),
         str(outcome.trial.number),
         *values,
-        *(outcome.trial.values.get(key, "") for key in board.keys),
+        *(brief(outcome.trial.values.get(key, "")) for key in board.keys),
         str(outcome.num_epochs),
         f"{outcome.seconds:.1f}",
         outcome.status if outcome.error is None else f"{outcome.status}: {shortened(outcome.error)}",
     ]
+
+
+def brief(value: str) -> str:
+    """A number with six digits, any other value as it is."""
+    try:
+        return value if len(value) <= _MAX_DIGITS else f"{float(value):.6g}"
+    except ValueError:
+        return value
 
 
 def spoken(values: dict[str, str]) -> str:

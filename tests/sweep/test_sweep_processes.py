@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY
 
 from runner.library import load_config
 from runner.sweep.folder import SweepFolder, Trial
 from runner.sweep.study import Search
 
-SWEEP = ("-m", *TINY, "sweep.dir=mine", "sweep.parallel=1")
+ROOT = Path(__file__).resolve().parents[2]
+SWEEP = ("sweep.dir=mine", "sweep.parallel=1")
 
 
 def start(tmp_path: Path, *argv: str) -> subprocess.Popen[str]:
@@ -67,10 +67,10 @@ def run_json(folder: Path, number: int) -> dict:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(tmp_path, run_cli):
+def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(tmp_path, run_cli, tiny):
     grid = ("optimizer.lr=0.01,0.02,1e20", "trainer.print_every=1", "trainer.epochs=2")
     folder = tmp_path / "mine"
-    sweep = start(tmp_path, *SWEEP, *grid)
+    sweep = start(tmp_path, "-m", *tiny(*SWEEP, *grid))
     wait_for(sweep, "trial 1  starts")
     wait_until((folder / "1" / "run.json").is_file)
     sweep.kill()
@@ -98,9 +98,9 @@ def _hparams(folder: Path) -> set[str]:
     return set(multiplexer.PluginRunToTagToContent("hparams"))
 
 
-def test_a_stopped_sweep_saves_its_trials_and_says_how_to_go_on(tmp_path):
+def test_a_stopped_sweep_saves_its_trials_and_says_how_to_go_on(tmp_path, tiny):
     endless = ("optimizer.lr=0.01,0.02", "trainer.epochs=100000", "trainer.patience=null", "trainer.print_every=1")
-    sweep = start(tmp_path, *SWEEP, *endless)
+    sweep = start(tmp_path, "-m", *tiny(*SWEEP, *endless))
     wait_for(sweep, "trial 0  starts")
     wait_until((tmp_path / "mine" / "0" / "metrics.jsonl").is_file)
     sweep.send_signal(signal.SIGTERM)
@@ -111,12 +111,10 @@ def test_a_stopped_sweep_saves_its_trials_and_says_how_to_go_on(tmp_path):
     assert not (tmp_path / "mine" / "1").exists()
 
 
-def test_a_policy_ends_all_processes_of_a_trial_together(tmp_path):
+def test_a_policy_ends_all_processes_of_a_trial_together(tmp_path, tiny):
     """Against a trial that was far better, which is only on record."""
     config = load_config(
-        [
-            *TINY,
-            f"output_dir={tmp_path}",
+        tiny(
             "trainer.epochs=3",
             "dist.procs_per_node=2",
             "data.batch_size=4",
@@ -124,7 +122,7 @@ def test_a_policy_ends_all_processes_of_a_trial_together(tmp_path):
             "sweep.pruning.slack_amount=0.001",
             "sweep.pruning.delay_evaluation=2",
             "sweep.metric=train_images_per_second",
-        ]
+        )
     )
     folder = SweepFolder(tmp_path / "mine")
     folder.path.mkdir()
