@@ -92,7 +92,7 @@ def main() -> None:
             "seconds_until_each_kill": [round(life, 1) for life in lives],
             "seconds_of_the_last_start": round(time.perf_counter() - started, 1),
             "exit_code": exit_code,
-            "trials_on_the_leaderboard": sorted((int(row["folder"]) for row in rows)),
+            "trials_on_the_leaderboard": sorted(int(row["folder"]) for row in rows),
             "status": {row["folder"]: row["status"] for row in rows},
             "errors": {row["folder"]: row["error"] for row in rows if row["error"]},
             "attempts": {name: record["attempts"] for name, record in finished(folder).items()},

@@ -276,6 +276,12 @@ def _swapped_variant(argument: str) -> Problem | None:
     )
 
 
+def with_overrides(argv: Sequence[str], *overrides: str) -> list[str]:
+    """Add overrides to a command line, beside those that are there: Hydra takes no flag between them."""
+    at = next((number for number, item in enumerate(argv) if "=" in item and not item.startswith("-")), len(argv))
+    return [*argv[:at], *overrides, *argv[at:]]
+
+
 def group_options(group: str) -> list[str]:
     """The options of a config group that ship with the runner."""
     return sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml") if not path.stem.startswith("_"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.attempt import Attempt
 from runner.commands.call import read_call
 from runner.commands.train import train_job_of_sweep
-from runner.compose import compose_jobs
+from runner.compose import compose_jobs, with_overrides
 from runner.console import show
 from runner.errors import EXIT_DONE, ConfigError, Problem
 from runner.preflight import preflight
@@ -73,10 +73,8 @@ def _resume_sweep(folder: Path, overrides: list[str]) -> int:
     before = [item for item in record["argv"] if not item.lstrip("+").startswith(("sweep.dir=", "hydra.sweep.dir="))]
     changed = {override.lstrip("+").partition("=")[0] for override in overrides}
     kept = [item for item in before if item.lstrip("+").partition("=")[0] not in changed]
-    # Beside the other overrides, since Hydra takes no flag between them.
-    at = next((number for number, item in enumerate(kept) if "=" in item and not item.startswith("-")), len(kept))
     with contextlib.chdir(record["cwd"]):
-        compose_jobs([*kept[:at], f"sweep.dir={folder}", *overrides, *kept[at:]], "train", train_job_of_sweep)
+        compose_jobs(with_overrides(kept, f"sweep.dir={folder}", *overrides), "train", train_job_of_sweep)
     return EXIT_DONE
 
 

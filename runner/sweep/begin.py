@@ -168,8 +168,8 @@ def opened(composer: Composer, config: SweepConfig, path: Path) -> Iterator[Swee
             folder.begin(
                 {
                     "start": before.get("start", timestamp()),
-                    "argv": before.get("argv", sys.argv[1:]),
-                    "cwd": before.get("cwd", str(Path.cwd())),
+                    "argv": sys.argv[1:],
+                    "cwd": str(Path.cwd()),
                     "metrics": list(config.metrics),
                     "directions": list(config.directions),
                 }

@@ -45,6 +45,6 @@ def _by_optuna(values: dict[str, list[str]], scores: Sequence[float]) -> dict[st
             distributions[key] = optuna.distributions.FloatDistribution(low, high, log=places.is_log)
         for row, (word, number) in enumerate(zip(column, places.of_values, strict=True)):
             parameters[row][key] = word if places.labels else number
-    for row, score in zip(parameters, scores, strict=True):
-        study.add_trial(optuna.trial.create_trial(params=row, distributions=distributions, value=score))
+    for params, score in zip(parameters, scores, strict=True):
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
     return dict(get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=_SEED)))

@@ -96,6 +96,17 @@ def command_of(trial: Trial, flags: Sequence[str] = ()) -> str:
     return shlex.join(["python", "-m", "runner", *flags, *trial.overrides])
 
 
+def config_flags(argv: Sequence[str]) -> list[str]:
+    """The flags of a command line that say where configs are looked for."""
+    flags: list[str] = []
+    for at, item in enumerate(argv):
+        if item in ("--config-dir", "-cd"):
+            flags += argv[at : at + 2]
+        elif item.startswith("--config-dir="):
+            flags.append(item)
+    return flags
+
+
 def experiment_of(outcome: Outcome, metrics: Sequence[Metric]) -> str:
     """An experiment file that trains a trial again: what differs from the defaults, whatever it came from."""
     config = outcome.trial.config

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from runner.errors import OutputError
 from runner.run_folder import is_alive
 from runner.schema.sweep import Direction, Metric
 from runner.sweep.folder import SweepFolder, Trial
@@ -56,12 +57,19 @@ def outcome_of(
 
 
 def epochs_of(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of each finished epoch; a line that a kill cut short is of none."""
+    """The metrics of each finished epoch; a line that a kill cut short is of none.
+
+    Raises:
+        OutputError: when the file is damaged.
+    """
     file = run_dir / "metrics.jsonl"
     if not file.is_file():
         return []
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    try:
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except ValueError as error:
+        raise OutputError(f"{file} is damaged: {error}; mend or remove it") from error
 
 
 def value_of(row: dict[str, Any], metric: Metric, direction: Direction) -> float | None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from runner.files import write_atomic
 from runner.sweep.folder import SweepFolder
 from runner.sweep.importance import importances
-from runner.sweep.leaderboard import Leaderboard, Place, command_of, experiment_of, read_leaderboard
+from runner.sweep.leaderboard import Leaderboard, Place, command_of, config_flags, experiment_of, read_leaderboard
 from runner.sweep.outcome import Outcome, epochs_of, value_of
 from runner.sweep.pictures import as_svg, bars, curves, parallel_coordinates, scatter
 from runner.sweep.table import brief, spoken_metrics
@@ -64,21 +64,21 @@ def page_of(folder: SweepFolder) -> str:
             f"{direction} {metric}" for metric, direction in zip(board.metrics, board.directions, strict=True)
         ),
         start=record["start"],
-        best=_winner(board),
+        best=_winner(board, config_flags(record["argv"])),
         columns=["rank", "trial", *board.metrics, *board.keys, "epochs", "seconds", "status", ""],
         rows=[_row(place, board) for place in board.places],
         sections=list(_sections(folder, board)),
     )
 
 
-def _winner(board: Leaderboard) -> dict[str, Any] | None:
+def _winner(board: Leaderboard, flags: list[str]) -> dict[str, Any] | None:
     best = board.best
     if best is None:
         return None
     return {
         "number": best.trial.number,
         "told": spoken_metrics(best, board),
-        "command": command_of(best.trial),
+        "command": command_of(best.trial, flags),
         "experiment": experiment_of(best, board.metrics),
     }
 

@@ -11,6 +11,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 _DONE, _PRUNED = "#1f6fb4", "#b8860b"
 _NUM_DECADES_FOR_LOG = 1.5
@@ -44,7 +45,7 @@ def curves(series: Mapping[int, tuple[Sequence[int], Sequence[float], bool]], me
     axes.plot([], [], color=_DONE, label="to its end, or running")
     axes.plot([], [], color=_PRUNED, marker="x", label="pruned")
     axes.set(xlabel="epoch", ylabel=metric)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="best", fontsize=8)
     return figure
 
@@ -93,7 +94,7 @@ def bars(shares: Mapping[str, float]) -> Figure:
     """Importance of each key, in percent."""
     figure = Figure(figsize=(6, 0.6 + 0.4 * len(shares)))
     axes = figure.subplots()
-    names = list(reversed(shares))
+    names = list(shares)[::-1]
     drawn = axes.barh(names, [100 * shares[name] for name in names], color=_DONE)
     axes.bar_label(drawn, fmt="%.0f%%", padding=3)
     axes.set(xlim=(0, 115), xlabel="share of the variance explained, percent")

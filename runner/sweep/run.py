@@ -15,7 +15,7 @@ from runner.schema.sweep import SweepConfig
 from runner.stop import StopRequest
 from runner.sweep.composer import Composer
 from runner.sweep.folder import SweepFolder, Trial
-from runner.sweep.leaderboard import Leaderboard, command_of, read_leaderboard, write_leaderboard
+from runner.sweep.leaderboard import Leaderboard, command_of, config_flags, read_leaderboard, write_leaderboard
 from runner.sweep.outcome import Outcome, outcome_of
 from runner.sweep.pool import End, Pool
 from runner.sweep.table import SweepTable, shortened
@@ -268,7 +268,7 @@ def _conclusion(board: Leaderboard, folder: SweepFolder) -> Iterator[str]:
         values = zip(board.metrics, board.best.values or (), strict=True)
         told = ", ".join(f"{name} = {value:.4f}" for name, value in values)
         yield f"best        trial {board.best.trial.number}: {told}"
-        yield f"repeat it   {command_of(board.best.trial)}"
+        yield f"repeat it   {command_of(board.best.trial, config_flags(folder.record()['argv']))}"
         yield f"            or commit {folder.path / 'best.yaml'} as conf/experiment/NAME.yaml: experiment=NAME"
     yield f"leaderboard {folder.path / 'leaderboard.csv'}"
     yield f"look at it  tensorboard --logdir {shlex.quote(str(folder.path))}"

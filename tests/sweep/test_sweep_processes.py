@@ -74,7 +74,7 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on_where_it_was(tmp_path, run
     wait_for(sweep, "trial 1  starts")
     wait_until((folder / "1" / "run.json").is_file)
     sweep.kill()
-    sweep.wait()
+    sweep.communicate()
     wait_until(lambda: trial_processes(folder) == [])
     finished = run_json(folder, 0)
     assert finished["status"] == "completed"
@@ -135,6 +135,7 @@ def test_a_policy_ends_all_processes_of_a_trial_together(tmp_path, tiny):
         search.storage.set_trial_intermediate_value(trial_id, epoch, 1e9)
     values = config.model_dump(mode="json")
     folder.save(Trial(number=0, identity="", values={}, overrides=[], config=values, study_number=search.enter(1)))
+    (folder.path / "0" / "logs").mkdir(parents=True)
     done = subprocess.run(
         [sys.executable, "-m", "runner.sweep.trial", str(folder.path), "0", str(os.getpid())],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
