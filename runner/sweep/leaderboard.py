@@ -8,6 +8,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -82,8 +83,9 @@ def write_leaderboard(folder: SweepFolder, board: Leaderboard) -> None:
     writer.writeheader()
     writer.writerows({**row.pop("values"), **row} for row in map(dict, rows))
     write_atomic(folder.path / "leaderboard.csv", text.getvalue())
-    if board.best is not None:
-        write_atomic(folder.path / "best.yaml", experiment_of(board.best, board.metrics))
+    best_file = folder.path / "best.yaml"
+    if board.best is not None and not _begins_with(best_file, _head(board.best, board.metrics)):
+        write_atomic(best_file, experiment_of(board.best, board.metrics))
 
 
 def command_of(trial: Trial, flags: Sequence[str] = ()) -> str:
@@ -111,16 +113,21 @@ def experiment_of(outcome: Outcome, metrics: Sequence[Metric]) -> str:
     """An experiment file that trains a trial again: what differs from the defaults, whatever it came from."""
     config = outcome.trial.config
     options = chosen_options(config)
-    standard = chosen_options(default_values({}))
-    lines = [{f"override /{group}": option} for group, option in options.items() if option != standard.get(group)]
     defaults = {key: value for key, value in default_values(options).items() if key not in _NOT_OF_THE_EXPERIMENT}
     # As the schema reads them, with what it fills in for the entries of lists.
     filled = Config.model_validate_json(json.dumps({**config, **defaults})).model_dump(mode="json")
     kept = _difference({key: config[key] for key in defaults}, filled)
+    values = {"defaults": [{f"override /{group}": option} for group, option in options.items()], **kept}
+    return _head(outcome, metrics) + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _head(outcome: Outcome, metrics: Sequence[Metric]) -> str:
     reached = ", ".join(f"{name} = {value:.6g}" for name, value in zip(metrics, outcome.values or (), strict=True))
-    head = f"{PACKAGE_HEADER}\n# Trial {outcome.trial.number} of a sweep, which reached {reached}.\n"
-    values = {**({"defaults": lines} if lines else {}), **kept}
-    return head + (yaml.safe_dump(values, sort_keys=False, allow_unicode=True) if values else "")
+    return f"{PACKAGE_HEADER}\n# Trial {outcome.trial.number} of a sweep, which reached {reached}.\n"
+
+
+def _begins_with(file: Path, head: str) -> bool:
+    return file.is_file() and file.read_text(encoding="utf-8").startswith(head)
 
 
 def _difference(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

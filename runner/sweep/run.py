@@ -68,6 +68,7 @@ class Sweep:
         self.stop = stop
         self.left_alone: set[int] = set()  # trials that are not started again by this process
         self.queued = queued
+        self.is_interrupted = False  # whether somebody has stopped a trial
         self.is_ending = False  # whether failures have ended the sweep
         self.looked_at = -_SECONDS_BETWEEN_LOOKS  # when nothing was found to start
         self.is_waiting = (
@@ -162,18 +163,21 @@ class Sweep:
             case "waiting" | "submitted" | "stopped":
                 return outcome.trial.same_as is None
             case "failed":
-                return self.config.on_failure == "retry" and len(outcome.trial.failures) <= self.config.max_retries
+                is_trainable = bool(outcome.trial.config) and outcome.trial.same_as is None
+                is_left = len(outcome.trial.failures) <= self.config.max_retries
+                return self.config.on_failure == "retry" and is_trainable and is_left
             case _:
                 return False
 
     def _propose(self) -> Trial | None:
         """Record what the search proposes; None where it is refused, or has been proposed before."""
         assert self.search is not None
-        study_number, values = self.search.propose(len(self.trials))
+        number = max((trial.number for trial in self.trials), default=-1) + 1
+        study_number, values = self.search.propose(number)
         try:
-            trial = self.composer.trial(len(self.trials), values)
+            trial = self.composer.trial(number, values)
         except ConfigError as error:
-            trial = Trial(number=len(self.trials), identity="", values=values, overrides=[], config={})
+            trial = Trial(number=number, identity="", values=values, overrides=[], config={})
             trial.failures.append({"name": error.name, "message": str(error)})
         trial.study_number = study_number
         same = [known.number for known in self.trials if known.identity == trial.identity and known.same_as is None]
@@ -191,6 +195,7 @@ class Sweep:
         trial.job_id = end.job_id
         if end.job_id is not None:
             LOGGER.info("trial %d  submitted job %s to SLURM", trial.number, end.job_id)
+        self.is_interrupted |= end.is_stopped
         if end.failure is not None:
             trial.failures.append(end.failure)
         if end.failure is not None or end.job_id is not None:
@@ -217,7 +222,7 @@ class Sweep:
         """Tell the search how a trial ended, and those that are the same."""
         if self.search is None:
             return
-        original = trial if trial.same_as is None else self.trials[trial.same_as]
+        original = next(known for known in self.trials if known.number in (trial.same_as, trial.number))
         outcome = self._outcome(original)
         is_final = outcome.is_over or (outcome.status == "failed" and not self._needs_training(outcome))
         for same in self.trials:
@@ -243,8 +248,9 @@ class Sweep:
         for line in _conclusion(board, self.folder):
             LOGGER.info("%s", line)
         go_on = f"python -m runner resume {shlex.quote(f'run={self.folder.path}')}"
-        if self.stop.received is not None:
-            raise StoppedOnRequest(f"the sweep was stopped on {self.stop.received}; go on with {go_on}")
+        if self.stop.received is not None or (self.is_interrupted and not self.is_ending):
+            how = f"the sweep was stopped on {self.stop.received}" if self.stop.received else "a trial was stopped"
+            raise StoppedOnRequest(f"{how}; go on with {go_on}")
         failed = [place.outcome for place in board.places if place.outcome.status == "failed"]
         if failed:
             lines = "".join(f"\n  {outcome.trial.number}: {shortened(outcome.error or '')}" for outcome in failed)

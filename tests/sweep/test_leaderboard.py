@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 
+import pytest
 import yaml
 
 from runner.library import load_config
@@ -92,15 +93,16 @@ def test_what_is_written(folder, add_trial):
     assert parsed[0]["folder"] == "0"
 
 
-def test_best_yaml_trains_the_winner_again(folder, add_trial, tmp_path):
-    typed = [
-        "data=synthetic",
-        "data.image_size=64",
-        "model=resnet34",
-        "optimizer=adamw",
-        "optimizer.lr=0.003",
-        "seed=4",
-    ]
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("data=synthetic", "data.image_size=64", "model=resnet34", "optimizer=adamw", "optimizer.lr=0.003", "seed=4"),
+        ("data=folder", "data.root=photos", "model=torchvision", "model.name=efficientnet_b0", "schedule=cosine"),
+        ("data=torchvision", "data.name=CIFAR10", "model=custom", "model.name=mine"),
+        ("experiment=transfer", "data.root=photos"),
+    ],
+)
+def test_best_yaml_trains_the_winner_again(folder, add_trial, tmp_path, typed):
     config = load_config([*typed, "sweep.parallel=3", "output_dir=elsewhere"])
     trial = add_trial({"optimizer.lr": "0.003"}, [0.5])
     trial.config = config.model_dump(mode="json")
