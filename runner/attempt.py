@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,3 +24,5 @@ class Attempt:
     """What the log should say about a config that was changed for this attempt."""
     may_change_data: bool = False
     """Whether the user wants to go on with other images of the same classes."""
+    trial_file: Path | None = None
+    """Record of the trial of a sweep whose policy may end this run early; None where none may."""

@@ -133,21 +133,42 @@ def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job],
         arguments.remove(culprit)
 
 
-def _compose(
-    arguments: list[str], config_name: str, run_job: Callable[[Job], float | None], problems: list[Problem]
-) -> str | None:
-    """Returns the override that asks for an option that is not there, after adding it to the problems; else None."""
-    failures: list[Exception] = []
+class Task:
+    """What Hydra calls with each composed config; launchers such as joblib's send it to other processes."""
 
-    def task(values: DictConfig) -> float | None:
+    def __init__(
+        self, run_job: Callable[[Job], float | None], found_before: tuple[Problem, ...], sweep_name: Path
+    ) -> None:
+        self.run_job = run_job
+        self.found_before = found_before
+        self.sweep_name = sweep_name
+        self.failures: list[Exception] = []
+
+    def __call__(self, values: DictConfig) -> float | None:
+        """Check one job and run it."""
         try:
-            return run_job(_checked_job(values, tuple(problems)))
+            return self.run_job(_checked_job(values, self.found_before))
         except Exception as error:
-            failures.append(error)
+            self.failures.append(error)
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 raise  # Hydra goes on with the next job and raises the first failure at the end.
             return None  # Raised below, past Hydra's own report of a failed job.
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process the resolver has to be there before the config is read."""
+        return _revived, (self.run_job, self.found_before, self.sweep_name)
+
+
+def _revived(run_job: Callable[[Job], float | None], found_before: tuple[Problem, ...], sweep_name: Path) -> Task:
+    _name_sweeps(sweep_name)
+    return Task(run_job, found_before, sweep_name)
+
+
+def _compose(
+    arguments: list[str], config_name: str, run_job: Callable[[Job], float | None], problems: list[Problem]
+) -> str | None:
+    """Returns the override that asks for an option that is not there, after adding it to the problems; else None."""
+    task = Task(run_job, tuple(problems), new_name())
     try:
         _run_hydra(arguments, config_name, task)
     except MissingConfigException as error:
@@ -157,17 +178,17 @@ def _compose(
             raise ConfigError(problems) from error
         return culprit
     except Exception as error:
-        refusal = translate(error, arguments) if error not in failures else None
+        refusal = translate(error, arguments) if error not in task.failures else None
         if refusal is None:
             raise
         raise ConfigError([*problems, refusal]) from error
-    if failures:
-        raise failures[0]
+    if task.failures:
+        raise task.failures[0]
     return None
 
 
-def _run_hydra(arguments: list[str], config_name: str, task: Callable[[DictConfig], float | None]) -> None:
-    with _hydra_environment(arguments):
+def _run_hydra(arguments: list[str], config_name: str, task: Task) -> None:
+    with _hydra_environment(arguments, task.sweep_name):
         hydra_main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)(task)()
 
 
@@ -177,19 +198,22 @@ def _for_hydra(argv: Sequence[str]) -> list[str]:
     return [permissive(argument) for argument in argv if _refused(argument) is None]
 
 
-@contextmanager
-def _hydra_environment(arguments: list[str]) -> Iterator[None]:
-    """What Hydra takes from its surroundings: sys.argv, and the name of a new sweep folder.
-
-    Hydra prints and exits by itself unless HYDRA_FULL_ERROR lets its exceptions through.
-    """
-    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    name = new_name()
+def _name_sweeps(name: Path) -> None:
     OmegaConf.register_new_resolver(
         "new_sweep_dir",
         lambda sweep_dir, output_dir: sweep_dir or str(Path(str(output_dir)) / "sweeps" / name),
         replace=True,
     )
+
+
+@contextmanager
+def _hydra_environment(arguments: list[str], sweep_name: Path) -> Iterator[None]:
+    """What Hydra takes from its surroundings: sys.argv, and the name of a new sweep folder.
+
+    Hydra prints and exits by itself unless HYDRA_FULL_ERROR lets its exceptions through.
+    """
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    _name_sweeps(sweep_name)
     sys.argv = [argv[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -205,23 +229,44 @@ def _hydra_environment(arguments: list[str]) -> Iterator[None]:
 
 def _checked_job(composed: DictConfig, found_before: tuple[Problem, ...]) -> Job:
     hydra = HydraConfig.get()
-    typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    assert isinstance(typed, list)
-    overrides = tuple(plain(override) for override in typed)
     folder = Path(hydra.runtime.output_dir) if hydra.mode == RunMode.MULTIRUN else None
-    unresolved: list[Problem] = []
-    values = {str(key): value for key, value in _resolved(composed, unresolved).items() if key != "hydra"}
     try:
-        config = judge(values, (*found_before, *unresolved))
-    except ConfigError as error:
+        config, overrides = checked_config(composed, hydra, found_before)
+    except ConfigError:
         if folder is not None and not any(folder.iterdir()):
             folder.rmdir()  # Hydra has made it for this job; a refusal leaves nothing behind.
-        files = experiment_files(hydra, overrides)
-        raise ConfigError([with_origin(problem, overrides, files) for problem in error.problems]) from None
+        raise
     return Job(config=config, overrides=overrides, folder=folder)
 
 
-def _resolved(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  # noqa: ANN401 - plain values
+def checked_config(
+    composed: DictConfig,
+    hydra: Any,  # noqa: ANN401 - Hydra's structured config
+    found_before: tuple[Problem, ...] = (),
+) -> tuple[Config, tuple[str, ...]]:
+    """The config of a composed experiment, and what was typed for it, without Hydra's prefixes.
+
+    Args:
+        composed: with or without the node `hydra`.
+        hydra: that node.
+        found_before: mistakes that are reported along with those found here.
+
+    Raises:
+        ConfigError: with every mistake and the place where it stands.
+    """
+    typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    assert isinstance(typed, list)
+    overrides = tuple(plain(override) for override in typed)
+    unresolved: list[Problem] = []
+    values = {str(key): value for key, value in plain_values(composed, unresolved).items() if key != "hydra"}
+    try:
+        return judge(values, (*found_before, *unresolved)), overrides
+    except ConfigError as error:
+        files = experiment_files(hydra, overrides)
+        raise ConfigError([with_origin(problem, overrides, files) for problem in error.problems]) from None
+
+
+def plain_values(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  # noqa: ANN401 - plain values
     """Plain values; an interpolation that leads nowhere stays as it was written and is reported in `problems`."""
     as_written: Any = OmegaConf.to_container(node, resolve=False)
     names = range(len(node)) if isinstance(node, ListConfig) else list(node)
@@ -233,7 +278,7 @@ def _resolved(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  #
             key = re.sub(r"\[(\d+)\]", r".\1", str(error.full_key or name))
             problems.append(Problem(key=key, message=str(error).splitlines()[0]))
             child = as_written[name]
-        values[name] = _resolved(child, problems) if isinstance(child, DictConfig | ListConfig) else child
+        values[name] = plain_values(child, problems) if isinstance(child, DictConfig | ListConfig) else child
     return list(values.values()) if isinstance(node, ListConfig) else values
 
 
@@ -268,6 +313,12 @@ def _swapped_variant(argument: str) -> Problem | None:
         hint=f"choose it with {group}={value if value in group_options(group) else '…'}",
         origin=COMMAND_LINE,
     )
+
+
+def with_overrides(argv: Sequence[str], *overrides: str) -> list[str]:
+    """Add overrides to a command line, beside those that are there: Hydra takes no flag between them."""
+    at = next((number for number, item in enumerate(argv) if "=" in item and not item.startswith("-")), len(argv))
+    return [*argv[:at], *overrides, *argv[at:]]
 
 
 def group_options(group: str, own_folders: Sequence[str] = ()) -> list[str]:

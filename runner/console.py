@@ -10,7 +10,8 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -209,3 +210,31 @@ def tracked(items: Iterable[Item], *, label: str, unit: str, total: int) -> Iter
             yield item
             if completed % step == 0 or completed == total:
                 line.update(label, "", completed, total, unit=unit)
+
+
+class LiveView:
+    """Something that is drawn anew in its place on a terminal; elsewhere nothing is drawn."""
+
+    def __init__(self, live: Live | None) -> None:
+        self._live = live
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a terminal to draw on."""
+        return self._live is not None
+
+    def show(self, what: RenderableType) -> None:
+        """Draw it."""
+        if self._live is not None:
+            self._live.update(what, refresh=True)
+
+
+@contextmanager
+def live_view() -> Iterator[LiveView]:
+    """A place at the end of the terminal that messages scroll past."""
+    terminal = _terminal()
+    if terminal is None:
+        yield LiveView(None)
+        return
+    with Live(console=terminal, transient=True, auto_refresh=False) as live:
+        yield LiveView(live)

@@ -145,6 +145,12 @@ class GraceExceededError(RunnerError):
     exit_code = EXIT_FAILURE
 
 
+class TrialsFailedError(RunnerError):
+    """Trials of a sweep failed; the others are done."""
+
+    exit_code = EXIT_FAILURE
+
+
 def named(name: str, message: str) -> RunnerError | None:
     """An error of this stable name, as another process met it; None where no named error has it."""
     kinds = [RunnerError]

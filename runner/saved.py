@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
@@ -94,15 +96,39 @@ def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
 
 def _with_new_keys(values: dict[str, Any]) -> dict[str, Any]:
     """Saved values, with the defaults of keys that have come since they were saved."""
+    return _filled(values, default_values(chosen_options(values)))
+
+
+def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
+    """The options of the groups with variants that a config came from."""
     options = {group: str(values.get(group, {}).get(tag)) for group, tag in VARIANT_KEYS.items()}
     options["model"] = str(values.get("model", {}).get("name"))
     if options["model"] not in group_options("model"):
         options["model"] = str(values.get("model", {}).get("family"))
-    chosen = [f"{group}={option}" for group, option in options.items() if option in group_options(group)]
-    with initialize_config_dir(config_dir=str(CONF_DIR), version_base="1.3"):
+    return {group: option for group, option in options.items() if option in group_options(group)}
+
+
+def default_values(options: Mapping[str, str]) -> dict[str, Any]:
+    """The values in conf/ with these options of the groups."""
+    chosen = [f"{group}={option}" for group, option in options.items()]
+    with _composing():
         composed = OmegaConf.to_container(compose("train", overrides=chosen), resolve=True)
     assert isinstance(composed, dict)
-    return _filled(values, composed)
+    return {str(key): value for key, value in composed.items()}
+
+
+@contextmanager
+def _composing() -> Iterator[None]:
+    """Compose from conf/, also where Hydra is at work already: a sweep composes while it runs."""
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(CONF_DIR), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().clear()
+        if outer is not None:
+            GlobalHydra.instance().initialize(outer)
 
 
 def _filled(values: dict[str, Any], defaults: Mapping[Any, Any]) -> dict[str, Any]:
@@ -121,7 +147,7 @@ def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]
         return {}
     relevant = [str(item.input_line) for item in typed if item.key_or_group.split(".")[0] in groups]
     try:
-        with initialize_config_dir(config_dir=str(CONF_DIR), version_base="1.3"):
+        with _composing():
             composed = compose("train", overrides=relevant)
     except MissingConfigException as error:
         raise ConfigError([unknown_option(error, override_behind(error, relevant), relevant, group_options)]) from error

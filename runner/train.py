@@ -38,6 +38,7 @@ from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.stop import StopRequest
 from runner.summary import conclude, introduce
+from runner.sweep.referee import TrialReferee
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
@@ -107,7 +108,7 @@ def train(
             restore(assembled.trainer, checkpoint)
         if attempt.is_resumed and dist.is_main:
             _go_back(folder, config, store, checkpoint, attempt)
-        return _run(config, assembled, folder, recorder)
+        return _run(config, assembled, folder, recorder, attempt)
 
 
 def _checkpoint(
@@ -175,13 +176,21 @@ def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None)
     return Precision(name=before["precision"], reason="as in the run so far") if is_free else chosen
 
 
-def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None) -> RunResult:
+def _run(
+    config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None, attempt: Attempt
+) -> RunResult:
     trainer = assembled.trainer
+    if attempt.trial_file is not None:
+        trainer.referee = TrialReferee(attempt.trial_file, folder.path)
     started = time.perf_counter()
     _fit(trainer)
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
-    if recorder is not None:
+    if recorder is not None and trainer.pruned is not None:
+        LOGGER.info("pruned      after epoch %d: %s", trainer.progress.epoch, trainer.pruned)
+        recorder.end(config, best, trainer.progress.step)
+        folder.end("pruned")
+    elif recorder is not None:
         package_best(folder, assembled)
         recorder.end(config, best, trainer.progress.step)
         folder.end("completed")

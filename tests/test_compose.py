@@ -315,7 +315,9 @@ def test_an_error_of_the_job_comes_through_as_it_is():
         compose_jobs([], "train", fail)
 
 
-SWEEP = ("-m", "model=resnet18,resnet34", "optimizer.lr=0.01,0.1")
+# Our own sweeper and launcher start processes (tests/sweep); Hydra's own call the job here.
+BASIC = ("-m", "hydra/sweeper=basic", "hydra/launcher=basic")
+SWEEP = (*BASIC, "model=resnet18,resnet34", "optimizer.lr=0.01,0.1")
 
 
 def test_a_multirun_runs_each_combination_in_a_folder_of_its_own(tmp_path, monkeypatch):
@@ -348,7 +350,7 @@ def test_a_multirun_goes_into_a_new_folder_under_the_output_folder(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     folders: list[Path] = []
     for _ in range(2):
-        compose_jobs(["-m", "seed=1,2", "output_dir=out"], "train", lambda job: folders.append(job.folder))
+        compose_jobs([*BASIC, "seed=1,2", "output_dir=out"], "train", lambda job: folders.append(job.folder))
     sweeps = tmp_path / "out" / "sweeps"
     assert [folder.name for folder in folders] == ["0", "1", "0", "1"]
     assert {folder.parents[2] for folder in folders} == {sweeps}
@@ -358,7 +360,7 @@ def test_a_multirun_goes_into_a_new_folder_under_the_output_folder(tmp_path, mon
 def test_a_multirun_goes_where_sweep_dir_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders: list[Path] = []
-    compose_jobs(["-m", "seed=1,2", "sweep.dir=mine"], "train", lambda job: folders.append(job.folder))
+    compose_jobs([*BASIC, "seed=1,2", "sweep.dir=mine"], "train", lambda job: folders.append(job.folder))
     assert folders == [tmp_path / "mine" / "0", tmp_path / "mine" / "1"]
 
 
@@ -367,7 +369,7 @@ def test_a_refused_job_ends_no_multirun_and_leaves_no_folder(tmp_path, monkeypat
     run: list[int] = []
     with pytest.raises(ConfigError, match=r"trainer\.epochs = -2: must be at least 1"):
         compose_jobs(
-            ["-m", "trainer.epochs=1,-2,3", "sweep.dir=mine"],
+            [*BASIC, "trainer.epochs=1,-2,3", "sweep.dir=mine"],
             "train",
             lambda job: run.append(job.config.trainer.epochs),
         )
@@ -377,7 +379,7 @@ def test_a_refused_job_ends_no_multirun_and_leaves_no_folder(tmp_path, monkeypat
 
 def test_an_unknown_option_in_a_sweep_is_refused_before_its_first_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    error = refusal("-m", "model=resnet18,resnet51", "output_dir=out")
+    error = refusal(*BASIC, "model=resnet18,resnet51", "output_dir=out")
     assert "did you mean resnet50?" in str(error)
     assert [path for path in tmp_path.rglob("*") if path.name.isdigit()] == []  # the folders of jobs
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from runner.attempt import Attempt
 from runner.commands.call import read_call
+from runner.commands.train import train_job_of_sweep
+from runner.compose import compose_jobs, with_overrides
 from runner.console import LOGGER, show
-from runner.errors import EXIT_DONE
+from runner.errors import EXIT_DONE, ConfigError, Problem
 from runner.preflight import preflight
 from runner.run_folder import finished_epochs, is_waiting, read_record
 from runner.saved import load_saved
@@ -15,6 +18,7 @@ from runner.schema import Config
 from runner.schema.calls import ResumeCall
 from runner.schema.resume import changes, judge_changes
 from runner.stop import StopRequest
+from runner.sweep.folder import SweepFolder, is_sweep
 
 # Keys that may give a completed run something more to do.
 _LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
@@ -35,6 +39,8 @@ def run(argv: list[str]) -> int:
 def _resume(argv: list[str], stop: StopRequest) -> int:
     call, overrides = read_call("resume", ResumeCall, argv)
     run_dir = Path(call.run).expanduser().resolve()
+    if is_sweep(run_dir):
+        return _resume_sweep(run_dir, overrides)
     if is_waiting(run_dir):
         return _begin(run_dir, load_saved(run_dir, overrides), overrides, stop)
     record = read_record(run_dir)
@@ -66,6 +72,24 @@ def _launch(run_dir: Path, config: Config, attempt: Attempt, stop: StopRequest) 
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     launch(ready, attempt, folder=run_dir, stop=stop)
+
+
+def _resume_sweep(folder: Path, overrides: list[str]) -> int:
+    """Carry out the command of a sweep again, in the folder that it was typed in: only what is missing is trained."""
+    problems = [
+        Problem(key=override.partition("=")[0], message="a sweep takes only sweep.KEY=VALUE when it goes on")
+        for override in overrides
+        if not override.lstrip("+").startswith("sweep.")
+    ]
+    if problems:
+        raise ConfigError(problems)
+    record = SweepFolder(folder).record()
+    before = [item for item in record["argv"] if not item.lstrip("+").startswith(("sweep.dir=", "hydra.sweep.dir="))]
+    changed = {override.lstrip("+").partition("=")[0] for override in overrides}
+    kept = [item for item in before if item.lstrip("+").partition("=")[0] not in changed]
+    with contextlib.chdir(record["cwd"]):
+        compose_jobs(with_overrides(kept, f"sweep.dir={folder}", *overrides), "train", train_job_of_sweep)
+    return EXIT_DONE
 
 
 def _is_longer(saved: Config, wanted: Config) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner import console
 from runner.attempt import Attempt
 from runner.compose import Job, compose_jobs
 from runner.console import LOGGER, show_error
@@ -11,7 +13,10 @@ from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, OutputError, Run
 from runner.launch.refused import refusals_told
 from runner.launch.submitted import Submission
 from runner.plan.environment import adopted_place
+from runner.run_folder import read_record
+from runner.saved import load_saved
 from runner.stop import StopRequest
+from runner.sweep.identity import identity_of
 
 if TYPE_CHECKING:
     from runner.preflight import Ready
@@ -30,29 +35,45 @@ def run(argv: list[str]) -> int:
             "whole sweep. Start the sweep outside, python -m runner -m dist.procs_per_node=N …, which starts the "
             "processes of each job itself, or -m dist=slurm, which submits each; or start one job here"
         )
+    if {"-m", "--multirun"} & set(argv):
+        compose_jobs(argv, "train", train_job_of_sweep)
+        return EXIT_DONE
     with StopRequest() as stop, refusals_told(place) as passed:
 
-        def train_passed(job: Job) -> float | None:
-            ready = _ready_or_gone(job)
+        def train_passed(job: Job) -> None:
+            from runner.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before
+
+            ready = preflight(job.config)
             passed.set()
-            return train_job(ready, job, stop)
+            from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+
+            launch(ready, Attempt(overrides=job.overrides), stop=stop)
 
         compose_jobs(argv, "train", train_passed)
     return EXIT_DONE
 
 
-def train_job(ready: Ready, job: Job, stop: StopRequest) -> float | None:
-    """Train one job and return the best value of the monitored metric, which Hydra hands to the sweeper.
+def train_job_of_sweep(job: Job) -> float | None:
+    """Train one job of a multirun where a launcher other than ours calls it; one that was cut goes on.
 
-    Of a job that was only submitted nothing is known yet: None.
+    Returns:
+        The best value of the monitored metric, for the sweeper; None of a job that was only submitted.
     """
-    from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+    assert job.folder is not None, "a multirun has a folder for each job"
+    console.set_up()  # joblib and submitit call this in processes of their own
+    from runner.launch import launch  # noqa: PLC0415
 
     try:
-        result = launch(ready, Attempt(overrides=job.overrides), folder=job.folder, stop=stop)
+        with StopRequest() as stop:
+            ready = _ready_or_gone(job)
+            status = _status(ready, job.folder)
+            if status in ("completed", "pruned"):
+                LOGGER.info("%s is already %s", job.folder, status)
+                return float(read_record(job.folder)["best"]["value"])
+            trial_file = _trial_file(job.folder, ready)
+            attempt = Attempt(overrides=job.overrides, is_resumed=status is not None, trial_file=trial_file)
+            result = launch(ready, attempt, folder=job.folder, stop=stop)
     except StoppedOnRequest:
-        if job.folder is None:
-            raise
         # Hydra would go on with the next job; whoever asks one job to stop means the sweep.
         LOGGER.warning("the sweep ends here: its later jobs were not started")
         raise SystemExit(EXIT_STOPPED) from None
@@ -64,8 +85,6 @@ def _ready_or_gone(job: Job) -> Ready:
     from runner.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
 
     try:
-        if job.folder is not None and (job.folder / "run.json").exists():
-            raise OutputError(f"{job.folder} already holds a run; choose another sweep.dir")
         return preflight(job.config)
     except RunnerError as error:
         if job.folder is not None:
@@ -73,3 +92,22 @@ def _ready_or_gone(job: Job) -> Ready:
             if not any(job.folder.iterdir()):
                 job.folder.rmdir()
         raise
+
+
+def _status(ready: Ready, folder: Path) -> str | None:
+    """The status of the run that a folder holds already; None where it holds none.
+
+    Raises:
+        OutputError: when it is another run.
+    """
+    if not (folder / "run.json").exists():
+        return None
+    if identity_of(load_saved(folder)) != identity_of(ready.config):
+        raise OutputError(f"{folder} already holds another run; choose another sweep.dir")
+    return str(read_record(folder)["status"])
+
+
+def _trial_file(folder: Path, ready: Ready) -> Path | None:
+    """The record of this job as a trial of our sweeper, where a policy may end it early."""
+    file = folder.parent / "trials" / f"{folder.name}.json"
+    return file if ready.config.sweep.pruner != "none" and file.is_file() else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.compose import Job, compose_jobs
+from runner.compose import Job, compose_jobs, with_overrides
 from runner.console import show
 from runner.errors import EXIT_DONE
 
@@ -13,7 +13,9 @@ def run(argv: list[str]) -> int:
     Raises:
         RunnerError: what `train` would raise before training.
     """
-    compose_jobs(argv, "train", _validate_job)
+    # Of a sweep each combination is checked here, in this process, whatever would propose and train it.
+    by_hydra = ["hydra/sweeper=basic", "hydra/launcher=basic"] if {"-m", "--multirun"} & set(argv) else []
+    compose_jobs(with_overrides(argv, *by_hydra), "train", _validate_job)
     return EXIT_DONE
 
 

@@ -12,17 +12,11 @@ from runner.schema.dist import DistConfig
 from runner.schema.model import ModelConfig
 from runner.schema.optimizer import OptimizerConfig
 from runner.schema.schedule import ScheduleConfig
+from runner.schema.sweep import SweepConfig
 from runner.schema.trainer import TrainerConfig
 
 # The key that tells which variant of a group is meant; it is set by the group's option.
 VARIANT_KEYS = {"model": "family", "data": "source", "optimizer": "name", "schedule": "name"}
-
-
-class SweepConfig(Section):
-    """Where the jobs of a multirun go."""
-
-    dir: str | None
-    """Folder of a sweep; null makes a new one under OUTPUT_DIR/sweeps."""
 
 
 class Config(Section):
@@ -45,4 +39,4 @@ class Config(Section):
     dist: DistConfig
     """How many processes on how many machines."""
     sweep: SweepConfig
-    """Where the jobs of a multirun go."""
+    """What a multirun (-m) searches, how many trials at once, and what ends them early."""

@@ -183,6 +183,23 @@ def _weights_belong_to_the_architecture(values: Values) -> Iterator[Problem]:
             )
 
 
+def _several_metrics_fit(values: Values) -> Iterator[Problem]:
+    metric, direction = values.get("sweep.metric"), values.get("sweep.direction")
+    several = metric if isinstance(metric, list) else [metric]
+    if isinstance(metric, list) and values.get("sweep.pruner") not in (None, "none") and len(several) > 1:
+        yield values.problem("sweep.pruner", "compares trials by one value; give one sweep.metric, or pruner none")
+    given = direction if isinstance(direction, list) else [direction]
+    if direction is not None and direction != "auto" and len(given) != len(several):
+        yield values.problem("sweep.direction", f"needs one for each of {len(several)} metrics, or auto")
+
+
+def _bandit_has_one_slack(values: Values) -> Iterator[Problem]:
+    factor, amount = values.get("sweep.pruning.slack_factor"), values.get("sweep.pruning.slack_amount")
+    if values.get("sweep.pruner") == "bandit" and (factor is None) == (amount is None):
+        message = "bandit needs either sweep.pruning.slack_factor or sweep.pruning.slack_amount"
+        yield values.problem("sweep.pruner", message)
+
+
 RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _warmup_is_shorter_than_training,
     _something_is_trained_besides_the_head,
@@ -198,6 +215,8 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _digits_bring_their_own,
     _batchnorm_needs_two_images,
     _weights_belong_to_the_architecture,
+    _several_metrics_fit,
+    _bandit_has_one_slack,
 )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -35,6 +35,13 @@ from runner.trainer.progress import Best, Progress, Weights
 from runner.trainer.recorder import Recorder, StepReport
 from runner.trainer.state import refuse_spoilt_weights, state_of, tensors_of
 from runner.trainer.weighting import Weighting
+
+
+class Referee(Protocol):
+    """Compares a training with others between two epochs."""
+
+    def verdict(self, epoch: int) -> str | None:
+        """Why to end after this many epochs; None to go on."""
 
 
 class Trainer:
@@ -84,6 +91,8 @@ class Trainer:
         self.stop = stop
         self.requests = Vote(dist)
         self.recorder = recorder
+        self.referee: Referee | None = None  # set where somebody may end the training early
+        self.pruned: str | None = None  # why a referee has ended the training early
         self.progress = Progress()
         self.meter = Meter(dist.device)
         self.learning_rate = 0.0
@@ -106,7 +115,7 @@ class Trainer:
         progress = self.progress
         batches = self.train_batches.stream(progress.epoch, progress.position, self.config.trainer.epochs)
         with closing(batches) as stream, closing(self.val_batches):
-            while not self._is_finished():
+            while not self._is_finished() and not self._is_pruned():
                 self._train_epoch(stream)
                 self._finish_epoch()
         self.writer.wait()
@@ -122,6 +131,13 @@ class Trainer:
             return True
         # With all steps done, an epoch that was cut short is still evaluated.
         return progress.epoch >= trainer.epochs or (self._has_all_steps() and progress.position == 0)
+
+    def _is_pruned(self) -> bool:
+        """Ask the referee between two epochs: the first process does, and all end together."""
+        if self.referee is not None and self.progress.epoch > 0 and self.progress.position == 0:
+            verdict = self.referee.verdict(self.progress.epoch) if self.dist.is_main else None
+            self.pruned = self.dist.share_object(verdict)
+        return self.pruned is not None
 
     def _has_all_steps(self) -> bool:
         max_steps = self.config.trainer.max_steps

@@ -89,7 +89,8 @@ class Recorder:
 
     def end(self, config: Config, best: Best, step: int) -> None:
         """Record the hyperparameters with the best value of the monitored metric."""
-        self._tensorboard.hparams(_flat(config.model_dump(mode="json")), {f"best/{best.metric}": best.value}, step)
+        parameters = _flat(config.model_dump(mode="json", exclude={"sweep"}))
+        self._tensorboard.hparams(parameters, {f"best/{best.metric}": best.value}, step)
 
     def _cells(self, row: dict[str, Any]) -> dict[str, str]:
         return {

@@ -44,7 +44,9 @@ def test_a_submitted_run_trains_on_two_nodes(submit, tmp_path):
 
 
 def test_a_sweep_submits_a_job_per_combination(start, tiny):
-    told = start((), [*tiny(*CPU_JOB, "optimizer.lr=0.01,0.02"), "-m"]).stdout
+    told = start(
+        (), [*tiny(*CPU_JOB, "optimizer.lr=0.01,0.02"), "-m", "hydra/sweeper=basic", "hydra/launcher=basic"]
+    ).stdout
     runs = parse(told)
     assert len({run.job_id for run in runs}) == 2
     assert {run.folder.name for run in runs} == {"0", "1"}

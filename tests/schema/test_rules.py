@@ -24,6 +24,7 @@ EPOCHS, WARMUP = "trainer.epochs", "schedule.warmup_epochs"
 FROZEN, WEIGHTS, NAME, FAMILY = "trainer.freeze_backbone_epochs", "model.weights", "model.name", "model.family"
 EVAL, TRAIN = "data.eval_transforms", "data.train_transforms"
 NORMALIZE = {"name": "normalize", "mean": [0, 0, 0], "std": [0.5, 0.5, 0.5]}
+PRUNER, SLACK = "sweep.pruner", "sweep.pruning.slack_factor"
 RESNET = {FAMILY: "resnet", NAME: "resnet50"}
 
 CASES = [
@@ -81,6 +82,13 @@ CASES = [
     ({FAMILY: "torchvision", NAME: "efficientnet_b0", WEIGHTS: "EfficientNet_B1_Weights.DEFAULT"}, WEIGHTS),
     ({FAMILY: "custom", NAME: "mine", WEIGHTS: "IMAGENET1K_V1"}, WEIGHTS),
     ({FAMILY: "custom", NAME: "mine", WEIGHTS: "mine.pth"}, None),
+    ({PRUNER: "median", "sweep.metric": ["val_top1", "val_loss"], "sweep.direction": "auto"}, PRUNER),
+    ({PRUNER: "median", "sweep.metric": "val_top1", "sweep.direction": "auto"}, None),
+    ({PRUNER: "none", "sweep.metric": ["val_top1", "val_loss"], "sweep.direction": ["maximize"]}, "sweep.direction"),
+    ({PRUNER: "none", "sweep.metric": None, "sweep.direction": "maximize"}, None),
+    ({PRUNER: "bandit", SLACK: None, "sweep.pruning.slack_amount": None}, PRUNER),
+    ({PRUNER: "bandit", SLACK: 0.1, "sweep.pruning.slack_amount": 0.1}, PRUNER),
+    ({PRUNER: "bandit", SLACK: 0.1, "sweep.pruning.slack_amount": None}, None),
 ]
 
 

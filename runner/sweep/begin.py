@@ -1,0 +1,251 @@
+"""From what Hydra has composed to a sweep at work: everything is checked before a folder or a process is made."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from hydra.plugins.launcher import Launcher
+from omegaconf import OmegaConf
+
+from runner import console
+from runner.console import LOGGER
+from runner.data.paths import resolve_paths
+from runner.data.splits import open_splits
+from runner.errors import ConfigError, LaunchError, OutputError, Problem, RunnerError, TrialsFailedError
+from runner.files import write_atomic
+from runner.run_folder import check_writable, timestamp
+from runner.schema import Config
+from runner.schema.judge import judge
+from runner.schema.sweep import SweepConfig
+from runner.stop import StopRequest
+from runner.sweep.axes import Axis
+from runner.sweep.composer import Composer
+from runner.sweep.folder import SweepFolder, Trial, is_sweep
+from runner.sweep.foreign import run_foreign
+from runner.sweep.grid import combinations
+from runner.sweep.jobs import queued
+from runner.sweep.pool import Pool
+from runner.sweep.run import Sweep
+from runner.sweep.slots import Slot, slots_for
+from runner.sweep.table import spoken
+
+GRID: Final = "grid"
+SamplerName = Literal["grid", "random", "tpe", "nsga2"]
+_DRY_PROPOSALS = 10  # of a search that learns: its later proposals depend on results
+
+
+def carry_out(composer: Composer, config: SweepConfig, sampler: SamplerName, *, foreign: Launcher | None) -> None:
+    """Carry out a sweep, or show what it would train.
+
+    Args:
+        composer: makes configs out of values.
+        config: the section `sweep`.
+        sampler: grid, or the name of what proposes.
+        foreign: a launcher of somebody else's, which runs batches; None for processes of ours.
+
+    Raises:
+        ConfigError: with the mistakes of all trials; nothing has been made then.
+        TrialsFailedError: when any trial has failed.
+        StoppedOnRequest: when it was stopped.
+    """
+    trials = composer.trials(combinations(composer.axes, config.zip)) if sampler == GRID else []
+    base = judge(trials[0].config) if trials else _checked_search(composer, config)
+    config = base.sweep.with_metric(base.trainer.monitor)
+    if sampler != GRID or config.pruner != "none":
+        _need_optuna()
+    if config.dry_run:
+        _show(composer, config, sampler, trials)
+        return
+    path = Path(str(composer.master.hydra.sweep.dir)).expanduser().absolute()
+    _check_surroundings(base, composer.axes, path)
+    slots = slots_for(base, len(trials) if sampler == GRID else config.num_trials)
+    with StopRequest() as stop, opened(composer, config, path) as folder:
+        known = folder.trials()
+        asked = merged(known, trials)
+        for trial in asked[len(known) :]:
+            folder.save(trial)
+        sweep = _assembled(composer, config, sampler, folder=folder, trials=asked, slots=slots, stop=stop)
+        if sampler == GRID:
+            identities = {trial.identity for trial in trials}
+            sweep.left_alone |= {trial.number for trial in known if trial.identity not in identities}
+        _introduce(sweep, sampler, foreign)
+        run_foreign(sweep, foreign, batch_size=len(trials) or len(slots)) if foreign is not None else sweep.run()
+
+
+def run_batch(composer: Composer, jobs: Sequence[list[str]], first_number: int) -> list[float | Exception | None]:
+    """Run jobs that another sweeper has made up, each in a process of its own.
+
+    Args:
+        composer: without axes.
+        jobs: the overrides of each.
+        first_number: number of the first one.
+
+    Returns:
+        For each job the best value of the metric, or why it failed.
+
+    Raises:
+        ConfigError: with the mistakes of all of them.
+        StoppedOnRequest: when it was stopped.
+    """
+    shared = set.intersection(*map(set, jobs))
+    asked = [composer.typed(first_number + at, job, shared) for at, job in enumerate(jobs)]
+    base = judge(asked[0].config)
+    config = base.sweep.with_metric(base.trainer.monitor)
+    path = Path(str(composer.master.hydra.sweep.dir)).expanduser().absolute()
+    with StopRequest() as stop, opened(composer, config, path) as folder:
+        known = {trial.number: trial for trial in folder.trials()}
+        for number, trial in enumerate(asked):
+            before = known.get(trial.number)
+            if before is not None and before.identity != trial.identity:
+                raise OutputError(f"{folder.run_dir(trial)} already holds another trial; choose another sweep.dir")
+            asked[number] = before or trial
+            folder.save(asked[number])
+        sweep = _assembled(
+            composer, config, GRID, folder=folder, trials=asked, slots=slots_for(base, len(asked)), stop=stop
+        )
+        try:
+            sweep.run()
+        except TrialsFailedError as error:
+            LOGGER.error("%s", error)
+        outcomes = [place.outcome for place in sweep.leaderboard().places]
+    told = {outcome.trial.number: outcome for outcome in outcomes}
+    return [
+        TrialsFailedError(f"trial {trial.number}: {told[trial.number].error}")
+        if told[trial.number].status == "failed"
+        else (told[trial.number].values or (None,))[0]
+        for trial in asked
+    ]
+
+
+def _checked_search(composer: Composer, config: SweepConfig) -> Config:
+    problems = []
+    if not composer.axes:
+        message = "a search needs keys that vary: KEY=interval(low,high), KEY=a,b,c or sweep.space"
+        problems.append(Problem(key="", message=message))
+    if config.zip:
+        problems.append(Problem(key="sweep.zip", message="pairs the values of a grid: hydra/sweeper=grid"))
+    if problems:
+        raise ConfigError(problems)
+    return composer.check_axes()
+
+
+def _need_optuna() -> None:
+    if importlib.util.find_spec("optuna") is None:
+        raise LaunchError(
+            "searches and sweep.pruner need Optuna, which is not installed: pip install 'runner[sweep]'; a grid "
+            "(hydra/sweeper=grid sweep.pruner=none) needs it not"
+        )
+
+
+def _check_surroundings(base: Config, axes: Sequence[Axis], path: Path) -> None:
+    """What would fail all trials: the folder, and the data where no key of it varies."""
+    check_writable(path)
+    if any(axis.key.split(".")[0] in ("data", "experiment") for axis in axes):
+        return
+    open_splits(resolve_paths(base.data), base.seed, global_batch_size=base.data.batch_size)
+
+
+@contextmanager
+def opened(composer: Composer, config: SweepConfig, path: Path) -> Iterator[SweepFolder]:
+    """Hold the folder of a sweep: a new one, or one that goes on.
+
+    Raises:
+        OutputError: when another process holds it, or it is of something else; what was made here is gone then.
+    """
+    if not is_sweep(path) and (path / "0").exists():
+        raise OutputError(f"{path} already holds runs that are no trials of this kind; choose another sweep.dir")
+    is_new = not path.exists()
+    folder = SweepFolder(path)
+    try:
+        with folder.hold(), console.log_to_file(_log_of(folder)):
+            before = folder.record() if is_sweep(path) else {}
+            folder.begin(
+                {
+                    "start": before.get("start", timestamp()),
+                    "argv": sys.argv[1:],
+                    "cwd": str(Path.cwd()),
+                    "metrics": list(config.metrics),
+                    "directions": list(config.directions),
+                }
+            )
+            write_atomic(path / "multirun.yaml", OmegaConf.to_yaml(composer.master))
+            yield folder
+    except RunnerError:
+        if is_new and not any((path / "trials").glob("*.json")):
+            shutil.rmtree(path, ignore_errors=True)  # Nothing of the sweep has begun.
+        raise
+
+
+def _log_of(folder: SweepFolder) -> Path:
+    (folder.path / "logs").mkdir(exist_ok=True)
+    return folder.path / "logs" / "sweep.log"
+
+
+def merged(known: Sequence[Trial], asked: Sequence[Trial]) -> list[Trial]:
+    """The known trials, then those of the others that are new, with the numbers that follow."""
+    identities = {trial.identity for trial in known}
+    new = [trial for trial in asked if trial.identity not in identities]
+    first = max((trial.number for trial in known), default=-1) + 1
+    return [*known, *(Trial(**{**vars(trial), "number": first + at}) for at, trial in enumerate(new))]
+
+
+def _assembled(
+    composer: Composer,
+    config: SweepConfig,
+    sampler: SamplerName,
+    *,
+    folder: SweepFolder,
+    trials: Sequence[Trial],
+    slots: Sequence[Slot],
+    stop: StopRequest,
+) -> Sweep:
+    search = None
+    if sampler != GRID or config.pruner != "none":
+        from runner.sweep.study import Search  # noqa: PLC0415 - Optuna, only where it has something to do
+
+        search = Search(config, folder, composer.axes, None if sampler == GRID else sampler)
+        search.prepare(trials)
+    return Sweep(
+        config=config,
+        folder=folder,
+        trials=trials,
+        composer=composer,
+        search=search,
+        is_open=sampler != GRID,
+        pool=Pool(folder=folder, slots=slots),
+        stop=stop,
+        queued=queued({trial.job_id for trial in trials if trial.job_id is not None}),
+    )
+
+
+def _introduce(sweep: Sweep, sampler: SamplerName, foreign: Launcher | None) -> None:
+    known = [trial for trial in sweep.trials if trial.same_as is None]
+    total = len(known) if sampler == GRID else sweep.config.num_trials
+    how = f"{len(sweep.pool.slots)} at once" if foreign is None else f"by {type(foreign).__name__}"
+    LOGGER.info("sweep       %s: %d trials, %s", sampler, total, how)
+    LOGGER.info("folder      %s", sweep.folder.path)
+
+
+def _show(composer: Composer, config: SweepConfig, sampler: SamplerName, trials: Sequence[Trial]) -> None:
+    """Show the trials of a grid, or the first that a search would propose; starts and writes nothing."""
+    notes = []
+    if sampler != GRID:
+        from runner.sweep.dry import first_proposals  # noqa: PLC0415
+
+        num_shown = config.num_trials if sampler == "random" else min(config.num_trials, _DRY_PROPOSALS)
+        values: list[Mapping[str, str]] = first_proposals(config, composer.axes, sampler, num_shown)
+        trials = composer.trials(values)
+        notes.append(f"{len(trials)} different trials in {num_shown} proposals of {config.num_trials}")
+        if sampler != "random":
+            notes.append("later proposals depend on results")
+    for trial in trials:
+        console.show(f"{trial.number}  {spoken(trial.values)}")
+    for note in notes:
+        console.show(note)
+    console.show(f"sweep.dry_run: {len(trials)} trials; nothing was started")

@@ -1,0 +1,179 @@
+"""The result of a sweep: leaderboard.csv and .json, and best.yaml, rewritten as a whole after each trial."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner.files import write_atomic, write_json
+from runner.refusal import PACKAGE_HEADER
+from runner.saved import chosen_options, default_values
+from runner.schema import Config
+from runner.schema.sweep import Direction, Metric
+from runner.sweep.folder import SweepFolder, Trial
+from runner.sweep.outcome import Outcome, outcome_of
+
+# Of the machine or of the sweep: an experiment to commit has them from elsewhere.
+_NOT_OF_THE_EXPERIMENT = ("output_dir", "sweep", "hydra", "experiment")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One trial on the leaderboard."""
+
+    rank: int | None
+    """1 for the best; equals share one. None before it is over, and where it failed."""
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaderboard:
+    """All trials, the best first."""
+
+    metrics: tuple[Metric, ...]
+    directions: tuple[Direction, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that vary, in the order in which they were given."""
+        return list(dict.fromkeys(key for place in self.places for key in place.outcome.trial.values))
+
+    @property
+    def best(self) -> Outcome | None:
+        """The best trial that was trained to its end."""
+        ended = [place.outcome for place in self.places if place.rank and place.outcome.status == "completed"]
+        return ended[0] if ended else None
+
+
+def read_leaderboard(
+    folder: SweepFolder, trials: Sequence[Trial], metrics: Sequence[Metric], directions: Sequence[Direction]
+) -> Leaderboard:
+    """Read how far all trials are, and rank those that are over.
+
+    The rank is 1 + the number of trials that are better in each metric: with one metric the usual one, with several
+    the first are those that no other beats (the Pareto front).
+    """
+    outcomes = [outcome_of(trial, folder, metrics, directions) for trial in trials if trial.same_as is None]
+    signs = [1 if direction == "maximize" else -1 for direction in directions]
+    scores = {
+        outcome.trial.number: tuple(sign * value for sign, value in zip(signs, outcome.values, strict=True))
+        for outcome in outcomes
+        if outcome.is_over and outcome.values is not None
+    }
+    places = [Place(rank=_rank(outcome.trial.number, scores), outcome=outcome) for outcome in outcomes]
+    places.sort(key=lambda place: _order(place, scores))
+    return Leaderboard(metrics=tuple(metrics), directions=tuple(directions), places=tuple(places))
+
+
+def write_leaderboard(folder: SweepFolder, board: Leaderboard) -> None:
+    """Write leaderboard.csv and .json, and best.yaml once there is a best trial."""
+    rows = [_row(place, board, folder) for place in board.places]
+    write_json(folder.path / "leaderboard.json", rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(_columns(board)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row.pop("values"), **row} for row in map(dict, rows))
+    write_atomic(folder.path / "leaderboard.csv", text.getvalue())
+    best_file = folder.path / "best.yaml"
+    if board.best is not None and not _begins_with(best_file, _head(board.best, board.metrics)):
+        write_atomic(best_file, experiment_of(board.best, board.metrics))
+
+
+def command_of(trial: Trial, flags: Sequence[str] = ()) -> str:
+    """The command that trains a trial alone.
+
+    Args:
+        trial: which.
+        flags: those of Hydra's that the sweep was started with, such as --config-dir.
+    """
+    return shlex.join(["python", "-m", "runner", *flags, *trial.overrides])
+
+
+def config_flags(argv: Sequence[str]) -> list[str]:
+    """The flags of a command line that say where configs are looked for."""
+    flags: list[str] = []
+    for at, item in enumerate(argv):
+        if item in ("--config-dir", "-cd"):
+            flags += argv[at : at + 2]
+        elif item.startswith("--config-dir="):
+            flags.append(item)
+    return flags
+
+
+def experiment_of(outcome: Outcome, metrics: Sequence[Metric]) -> str:
+    """An experiment file that trains a trial again: what differs from the defaults, whatever it came from."""
+    config = outcome.trial.config
+    options = chosen_options(config)
+    defaults = {key: value for key, value in default_values(options).items() if key not in _NOT_OF_THE_EXPERIMENT}
+    # As the schema reads them, with what it fills in for the entries of lists.
+    filled = Config.model_validate_json(json.dumps({**config, **defaults})).model_dump(mode="json")
+    kept = _difference({key: config[key] for key in defaults}, filled)
+    values = {"defaults": [{f"override /{group}": option} for group, option in options.items()], **kept}
+    return _head(outcome, metrics) + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _head(outcome: Outcome, metrics: Sequence[Metric]) -> str:
+    reached = ", ".join(f"{name} = {value:.6g}" for name, value in zip(metrics, outcome.values or (), strict=True))
+    return f"{PACKAGE_HEADER}\n# Trial {outcome.trial.number} of a sweep, which reached {reached}.\n"
+
+
+def _begins_with(file: Path, head: str) -> bool:
+    return file.is_file() and file.read_text(encoding="utf-8").startswith(head)
+
+
+def _difference(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and isinstance(defaults.get(key), Mapping):
+            inner = _difference(value, defaults[key])
+            if inner:
+                changed[key] = inner
+        elif key not in defaults or value != defaults[key]:
+            changed[key] = value
+    return changed
+
+
+def _rank(number: int, scores: Mapping[int, tuple[float, ...]]) -> int | None:
+    own = scores.get(number)
+    if own is None:
+        return None
+    return 1 + sum(_beats(other, own) for other in scores.values())
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(mine >= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def _order(place: Place, scores: Mapping[int, tuple[float, ...]]) -> tuple[Any, ...]:
+    number = place.outcome.trial.number
+    if place.rank is None:
+        return (1, 0, (), number)
+    return (0, place.rank, tuple(-score for score in scores[number]), number)
+
+
+def _columns(board: Leaderboard) -> list[str]:
+    return ["rank", *board.metrics, *board.keys, "seconds", "epochs", "status", "folder", "error"]
+
+
+def _row(place: Place, board: Leaderboard, folder: SweepFolder) -> dict[str, Any]:
+    outcome = place.outcome
+    values = outcome.values if outcome.values is not None else (None,) * len(board.metrics)
+    return {
+        "rank": place.rank,
+        **dict(zip(board.metrics, values, strict=True)),
+        "values": outcome.trial.values,
+        "seconds": round(outcome.seconds, 3),
+        "epochs": outcome.num_epochs,
+        "status": outcome.status,
+        "folder": str(folder.run_dir(outcome.trial).relative_to(folder.path)),
+        "error": outcome.error,
+    }

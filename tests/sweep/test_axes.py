@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from pydantic import TypeAdapter
+
+from runner.errors import ConfigError
+from runner.schema.sweep import Space
+from runner.sweep.axes import Axis, Bell, Between, Choices, as_typed, axes_of, bounds
+
+
+def typed(*overrides: str, space: dict | None = None) -> tuple[list[str], list[Axis]]:
+    entries = {key: TypeAdapter(Space).validate_python(entry) for key, entry in (space or {}).items()}
+    return axes_of(OverridesParser.create().parse_overrides(list(overrides)), entries)
+
+
+@pytest.mark.parametrize(
+    ("override", "values"),
+    [
+        ("a.b=1,2.5,x", Choices(values=("1", "2.5", "x"))),
+        ("a.b=choice(true,x)", Choices(values=("true", "x"))),
+        ("a.b=range(1,7,2)", Choices(values=("1", "3", "5"))),
+        ("a.b=range(0,0.3,0.1)", Choices(values=("0.0", "0.1", "0.2"))),
+        ("a.b=interval(0,1)", Between(low=0.0, high=1.0)),
+        ("a.b=int(interval(1,8))", Between(low=1, high=8, is_whole=True)),
+        ("a.b=tag(log,interval(1e-4,1))", Between(low=1e-4, high=1.0, is_log=True)),
+        ("a.b=tag(log,int(interval(1,64)))", Between(low=1, high=64, is_log=True, is_whole=True)),
+        ("a.b='x y',z", Choices(values=("'x y'", "z"))),
+    ],
+)
+def test_hydras_grammar(override, values):
+    shared, axes = typed("c.d=4", f"++{override}")
+    assert shared == ["c.d=4"]
+    assert [(axis.key, axis.override, axis.values) for axis in axes] == [("a.b", "++a.b", values)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "values"),
+    [
+        (
+            {"kind": "choice", "values": (1, 0.5, None, True, "a b")},
+            Choices(values=("1", "0.5", "null", "true", "'a b'")),
+        ),
+        ({"kind": "uniform", "low": 0.0, "high": 1.0}, Between(low=0, high=1)),
+        ({"kind": "loguniform", "low": 0.1, "high": 1.0}, Between(low=0.1, high=1, is_log=True)),
+        ({"kind": "quniform", "low": 0.0, "high": 64.0, "step": 8.0}, Between(low=0, high=64, step=8)),
+        ({"kind": "qloguniform", "low": 1.0, "high": 64.0, "step": 8.0}, Between(low=1, high=64, step=8, is_log=True)),
+        ({"kind": "normal", "mu": 1.0, "sigma": 2.0}, Bell(mu=1, sigma=2)),
+        ({"kind": "lognormal", "mu": 1.0, "sigma": 2.0}, Bell(mu=1, sigma=2, is_log=True)),
+        ({"kind": "qnormal", "mu": 1.0, "sigma": 2.0, "step": 0.5}, Bell(mu=1, sigma=2, step=0.5)),
+        ({"kind": "qlognormal", "mu": 1.0, "sigma": 2.0, "step": 0.5}, Bell(mu=1, sigma=2, step=0.5, is_log=True)),
+    ],
+)
+def test_every_kind_of_space(entry, values):
+    _, (axis,) = typed(space={"optimizer.lr": entry})
+    assert (axis.key, axis.values) == ("optimizer.lr", values)
+
+
+def test_quantised_values_are_multiples_within_the_bounds_and_whole_numbers_stay_whole():
+    between = Between(low=5, high=30, step=8)
+    assert [between.rounded(value) for value in (5, 6, 13, 29, 30)] == [8, 8, 16, 24, 24]
+    assert as_typed(between.rounded(13)) == "16"
+    assert [Between(low=0, high=1, step=0.1).rounded(value) for value in (0.29, 0.31, 0.71)] == [0.3, 0.3, 0.7]
+
+
+def test_the_bell_curve_by_its_quantiles():
+    bell = Bell(mu=2, sigma=3)
+    assert bell.at(0.5) == pytest.approx(2)
+    assert bell.at(0.8413447460685429) == pytest.approx(5)
+    assert Bell(mu=2, sigma=3, is_log=True).at(0.5) == pytest.approx(math.exp(2))
+    assert Bell(mu=2, sigma=3, step=0.25).at(0.6) == 2.75
+    assert bell.share_below(bell.at(0.3)) == pytest.approx(0.3)
+    assert Bell(mu=2, sigma=3, is_log=True).share_below(-1) == 0
+
+
+def test_a_condition_decides_where_a_key_varies():
+    space = {
+        "optimizer": {"kind": "choice", "values": ("sgd", "adamw")},
+        "optimizer.momentum": {"kind": "uniform", "low": 0.5, "high": 0.9, "when": {"optimizer": "sgd"}},
+    }
+    _, (_, momentum) = typed(space=space)
+    assert momentum.applies({"optimizer": "sgd"})
+    assert not momentum.applies({"optimizer": "adamw"})
+    assert bounds(momentum) == ["0.5", "0.9"]
+    with pytest.raises(ConfigError, match=r"no key of this name varies before optimizer\.momentum"):
+        typed(space={"optimizer.momentum": space["optimizer.momentum"]})
+
+
+def test_a_typed_value_stands_against_the_space_of_a_file():
+    shared, axes = typed("++optimizer.lr=0.1", space={"optimizer.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}})
+    assert (shared, axes) == (["++optimizer.lr=0.1"], [])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("++sweep.parallel=1,2", "the same for all trials"),
+        ("++a.b=interval(2,1)", "must begin below its end"),
+        ("++a.b=tag(log,interval(0,1))", "on a logarithmic scale above 0"),
+    ],
+)
+def test_what_can_not_vary_is_refused(override, message):
+    with pytest.raises(ConfigError, match=message):
+        typed(override)
+
+
+def test_a_key_varies_in_one_place():
+    with pytest.raises(ConfigError, match=r"varies on the command line and in sweep\.space"):
+        typed("++a.b=1,2", space={"a.b": {"kind": "uniform", "low": 0.1, "high": 0.2}})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"kind": "uniform", "low": 2.0, "high": 1.0},
+        {"kind": "loguniform", "low": 0.0, "high": 1.0},
+        {"kind": "uniform", "low": 0.0, "high": 1.0, "step": 1.0},
+        {"kind": "normal", "mu": 0.0, "sigma": 0.0},
+        {"kind": "gamma", "low": 0.0, "high": 1.0},
+    ],
+)
+def test_a_space_that_can_not_be_is_refused(entry):
+    with pytest.raises(ValueError):
+        typed(space={"a.b": entry})

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from runner.errors import LaunchError
+from runner.library import load_config
+from runner.sweep.slots import slots_for
+
+
+def slots(*overrides: str, trials: int = 100, gpus: int = 0, cores: int = 8, **environ: str) -> list[dict[str, str]]:
+    config = load_config(["data=synthetic", *overrides])
+    found = slots_for(config, trials, environ=environ, num_gpus=gpus, num_cores=cores)
+    return [dict(slot.environment) for slot in found]
+
+
+def test_cores_are_divided():
+    found = slots("sweep.parallel=4")
+    assert found == [{"LOKY_MAX_CPU_COUNT": "2", "OMP_NUM_THREADS": "2"}] * 4
+    assert slots("sweep.parallel=2", "dist.procs_per_node=2")[0]["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "environ", "count"),
+    [
+        ((), {}, 8),
+        (("dist.procs_per_node=2",), {}, 4),
+        ((), {"OMP_NUM_THREADS": "4"}, 2),
+        (("dist.procs_per_node=9",), {}, 1),
+    ],
+)
+def test_auto_takes_as_many_as_there_are_cores_for(overrides, environ, count):
+    found = slots(*overrides, **environ)
+    assert len(found) == count
+    assert len(slots(*overrides, trials=1, **environ)) == 1
+
+
+def test_the_threads_that_the_user_has_set_stay():
+    assert "OMP_NUM_THREADS" not in slots("sweep.parallel=2", OMP_NUM_THREADS="3")[0]
+
+
+def test_a_lone_trial_has_the_whole_machine():
+    assert slots("sweep.parallel=1") == [{"LOKY_MAX_CPU_COUNT": "8"}]
+
+
+def test_gpus_are_divided():
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots(gpus=4)] == ["0", "1", "2", "3"]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots("dist.procs_per_node=2", gpus=4)] == ["0,1", "2,3"]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots("sweep.parallel=2", gpus=4)] == ["0,1", "2,3"]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots(gpus=2, CUDA_VISIBLE_DEVICES="3,GPU-ab")] == ["3", "GPU-ab"]
+
+
+def test_more_trials_than_gpus_are_refused():
+    with pytest.raises(LaunchError, match=r"need 6 GPUs, but there are 4; set sweep\.parallel=2"):
+        slots("sweep.parallel=3", "dist.procs_per_node=2", gpus=4)

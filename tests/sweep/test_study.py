@@ -1,0 +1,228 @@
+"""Proposals: the same seed proposes the same, through kills; what is known is told once."""
+
+from __future__ import annotations
+
+import pytest
+from optuna.trial import TrialState
+
+from runner.errors import ConfigError
+from runner.library import load_config
+from runner.sweep.axes import Axis, Bell, Between, Choices
+from runner.sweep.folder import SweepFolder
+from runner.sweep.outcome import outcome_of
+from runner.sweep.samplers import SeededSampler
+from runner.sweep.storage import JournalLock
+from runner.sweep.study import Judgement, Search
+
+AXES = [
+    Axis(key="optimizer", override="optimizer", values=Choices(values=("sgd", "adamw"))),
+    Axis(key="optimizer.lr", override="++optimizer.lr", values=Between(low=1e-4, high=1, is_log=True)),
+    Axis(key="data.batch_size", override="++data.batch_size", values=Between(low=8, high=64, step=8)),
+    Axis(key="seed", override="++seed", values=Between(low=1, high=9, is_whole=True)),
+    Axis(
+        key="optimizer.momentum",
+        override="++optimizer.momentum",
+        values=Bell(mu=0.8, sigma=0.01),
+        when={"optimizer": ("sgd",)},
+    ),
+]
+
+
+def search(folder: SweepFolder, *overrides: str, sampler="random", axes=AXES) -> Search:
+    sweep = load_config(["data=synthetic", *overrides]).sweep.with_metric("val_top1")
+    return Search(sweep, folder, axes, sampler)
+
+
+def propose(found: Search, count: int, first: int = 0) -> list[dict[str, str]]:
+    return [found.propose(first + at)[1] for at in range(count)]
+
+
+@pytest.fixture
+def another(tmp_path):
+    path = tmp_path / "another"
+    path.mkdir()
+    return SweepFolder(path)
+
+
+def test_proposals_lie_within_the_space_and_follow_its_conditions(folder):
+    for values in propose(search(folder), 20):
+        assert 1e-4 <= float(values["optimizer.lr"]) <= 1
+        assert int(values["data.batch_size"]) in range(8, 65, 8)
+        assert 1 <= int(values["seed"]) <= 9
+        assert ("optimizer.momentum" in values) == (values["optimizer"] == "sgd")
+
+
+def test_the_same_seed_proposes_the_same_and_another_seed_others(folder, another, tmp_path):
+    third = SweepFolder(tmp_path)
+    expected = propose(search(folder), 6)
+    assert propose(search(another), 6) == expected
+    assert propose(search(third, "sweep.seed=2"), 6) != expected
+    assert len({tuple(values.items()) for values in expected}) == 6
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+def test_a_search_that_was_killed_at_any_moment_proposes_what_it_would_have(sampler, folder, another, base_config):
+    def told(found: Search, number: int, study_number: int, values: dict[str, str]) -> None:
+        found.study.tell(study_number, float(values["optimizer.lr"]))
+
+    whole = search(another, sampler=sampler)
+    expected = []
+    for number in range(14):
+        study_number, values = whole.propose(number)
+        told(whole, number, study_number, values)
+        expected.append(values)
+    # Killed after each proposal: before it is recorded, or after.
+    seen, recorded = [], []
+    for number in range(14):
+        killed = search(folder, sampler=sampler)
+        killed.prepare(recorded)
+        killed.propose(number)
+        again = search(folder, sampler=sampler)
+        again.prepare(recorded)
+        study_number, values = again.propose(number)
+        recorded.append(_trial(number, study_number, base_config))
+        told(again, number, study_number, values)
+        seen.append(values)
+    assert seen == expected
+
+
+def _trial(number, study_number, config):
+    from runner.sweep.folder import Trial
+
+    return Trial(number=number, identity="", values={}, overrides=[], config=config, study_number=study_number)
+
+
+def test_starting_points_come_first_and_survive_a_kill(folder):
+    point = "'sweep.starting_points=[{optimizer: adamw, optimizer.lr: 0.125}, {seed: 7}]'".strip("'")
+    begun = search(folder, point)
+    begun.prepare([])
+    assert begun.propose(0)[1]["optimizer.lr"] == "0.125"
+    again = search(folder, point)
+    again.prepare([])
+    proposed = propose(again, 3)
+    assert sorted(values["optimizer.lr"] == "0.125" for values in proposed) == [False, False, True]
+    assert sum(values["seed"] == "7" for values in proposed) >= 1
+
+
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ("{optimizer: rmsprop}", "must be one of sgd, adamw"),
+        ("{optimizer.lr: 2}", "must be a number from 0.0001 to 1"),
+        ("{trainer.epochs: 2}", "'trainer.epochs' does not vary in this sweep"),
+    ],
+)
+def test_a_starting_point_outside_the_space_is_refused(point, message, folder):
+    found = search(folder, f"sweep.starting_points=[{point}]")
+    with pytest.raises(ConfigError, match=message):
+        found.prepare([])
+
+
+def test_results_are_told_once_with_every_epoch(folder, add_trial):
+    found = search(folder, axes=AXES[1:2])
+    done, pruned, failed = (found.propose(number)[0] for number in range(3))
+    trials = [
+        add_trial({"optimizer.lr": "0.1"}, [0.3, 0.6, 0.5], study_number=done),
+        add_trial({"optimizer.lr": "0.2"}, [0.1], "pruned", study_number=pruned),
+        add_trial({"optimizer.lr": "0.3"}, [], "failed", study_number=failed),
+    ]
+    for _ in range(2):
+        for trial in trials:
+            found.tell(outcome_of(trial, folder, ("val_top1",), ("maximize",)))
+    states = [trial.state for trial in found.study.trials]
+    assert states == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
+    assert found.study.trials[0].intermediate_values == {1: 0.3, 2: 0.6, 3: 0.5}
+    assert found.study.best_value == 0.6
+    assert found.study.trials[1].value == 0.1
+
+
+def test_a_search_with_other_goals_is_not_gone_on_with(folder):
+    search(folder)
+    with pytest.raises(ConfigError, match=r"begun with \['maximize'\]"):
+        search(folder, "sweep.direction=minimize")
+
+
+def test_several_sweeps_share_a_search(folder, another, tmp_path):
+    shared = ("sweep.storage=sqlite:///" + str(tmp_path / "shared.db"), "sweep.study=ours", "sweep.num_trials=3")
+    one, other = search(folder, *shared), search(another, *shared)
+    numbers = [one.propose(0)[0], other.propose(0)[0], one.propose(1)[0]]
+    assert numbers == [0, 1, 2]
+    assert one.is_exhausted(2) and other.is_exhausted(1)
+    other.prepare([])
+    states = [trial.state for trial in one.study.trials]
+    assert states == [TrialState.RUNNING, TrialState.FAIL, TrialState.RUNNING]
+
+
+def test_a_storage_that_can_not_be_opened_is_named(folder):
+    with pytest.raises(ConfigError, match=r"sweep\.storage = 'sqlite:////nowhere/x\.db': can't be opened"):
+        search(folder, "sweep.storage=sqlite:////nowhere/x.db")
+
+
+def test_a_line_that_a_power_cut_left_half_written_is_taken_away(folder):
+    found = search(folder)
+    before = found.propose(0)
+    with folder.journal.open("ab") as file:
+        file.write(b'{"op_code": 4, "wor')
+    again = search(folder)
+    again.propose(1)
+    assert again.study.trials[0].params == found.study.trials[0].params
+    assert before[0] == 0
+    assert folder.journal.read_bytes().endswith(b"\n")
+
+
+def test_the_lock_of_the_journal_is_free_after_its_holder(folder):
+    for _ in range(2):
+        lock = JournalLock(folder.journal)
+        assert lock.acquire()
+        lock.release()
+
+
+def test_samplers_do_not_depend_on_what_was_drawn_before():
+    first, second = SeededSampler("random", 1), SeededSampler("random", 1)
+    import optuna
+
+    study = optuna.create_study(sampler=first)
+    drawn = [study.ask().suggest_float("x", 0, 1) for _ in range(3)]
+    other = optuna.create_study(sampler=second)
+    other.add_trials([optuna.trial.create_trial(value=1.0)] * 2)
+    assert other.ask().suggest_float("x", 0, 1) == drawn[2]
+
+
+# Judgements between two epochs ------------------------------------------------------------------------------------
+
+
+def judgement(folder: SweepFolder, number: int, *overrides: str) -> Judgement:
+    pruner = ("sweep.pruner=median", "sweep.pruning.startup_trials=1")
+    sweep = load_config(["data=synthetic", *pruner, *overrides]).sweep.with_metric("val_top1")
+    return Judgement(sweep, folder, number, max_epochs=10)
+
+
+def with_a_good_trial(folder: SweepFolder) -> int:
+    found = search(folder, axes=AXES[1:2])
+    judgement(folder, found.propose(0)[0]).report({epoch: 0.9 for epoch in range(1, 7)})
+    found.study.tell(0, 0.9)
+    return found.propose(1)[0]
+
+
+def test_a_trial_is_judged_at_the_interval_after_the_delay(folder):
+    number = with_a_good_trial(folder)
+    judge = judgement(folder, number, "sweep.pruning.delay_evaluation=3", "sweep.pruning.evaluation_interval=2")
+    judge.report({epoch: 0.1 for epoch in range(1, 6)})
+    assert [bool(judge.verdict(epoch)) for epoch in range(1, 5)] == [False, False, False, True]
+    assert judge.verdict(4) == "median: val_top1 = 0.1"
+
+
+def test_an_epoch_is_judged_again_with_the_same_result(folder):
+    number = with_a_good_trial(folder)
+    verdicts = []
+    for _ in range(2):  # the second one in a process that goes on after a kill
+        judge = judgement(folder, number)
+        judge.report({1: 0.1})
+        verdicts.append(judge.verdict(1))
+    assert verdicts == ["median: val_top1 = 0.1"] * 2
+
+
+def test_a_good_trial_goes_on(folder):
+    judge = judgement(folder, with_a_good_trial(folder))
+    judge.report({1: 0.95})
+    assert judge.verdict(1) is None

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from runner.errors import OutputError
+from runner.sweep.folder import SweepFolder
+from runner.sweep.importance import importances
+from runner.sweep.leaderboard import read_leaderboard
+from runner.sweep.page import page_of, write_page
+from runner.sweep.pictures import positions
+
+
+def fill(add_trial) -> None:
+    for number, lr in enumerate((0.001, 0.01, 0.1, 0.5, 0.9, 1.0)):
+        epochs = [0.2 + lr / 2, 0.3 + lr / 2]
+        add_trial({"optimizer.lr": str(lr), "model": ("resnet18", "resnet34")[number % 2]}, epochs)
+    add_trial({"optimizer.lr": "0.3", "model": "resnet18"}, [0.1], "pruned")
+    add_trial({"optimizer.lr": "0.4", "model": "<script>alert(1)</script>"}, [], "failed")
+
+
+def test_the_page_shows_all_trials_and_needs_nothing_else(folder, add_trial):
+    fill(add_trial)
+    text = write_page(folder).read_text()
+    HTMLParser().feed(text)
+    assert text.count("<tr class=") == 8
+    assert "<script" not in text and "&lt;script&gt;" in text
+    assert re.findall(r'(?:src|href)="(?!#)[^"]*"', text) == []
+    assert text.count("<svg") == 5  # parallel coordinates, two keys, importance, curves
+    for heading in (
+        "The winner",
+        "Leaderboard",
+        "Parallel coordinates",
+        "against each key",
+        "Importance",
+        "over the epochs",
+    ):
+        assert heading in text
+    assert "python -m runner optimizer.lr=1.0 model=resnet34" in text
+
+
+def test_the_same_sweep_is_the_same_page(folder, add_trial):
+    fill(add_trial)
+    assert page_of(folder) == page_of(folder)
+
+
+def test_a_sweep_that_has_just_begun_has_a_page(folder, add_trial):
+    assert "No trial has been trained to its end." in page_of(folder)
+    add_trial({"seed": "1"}, [], None)
+    assert "waiting" in page_of(folder)
+
+
+def test_what_is_no_sweep_is_named(tmp_path):
+    with pytest.raises(OutputError, match=r"is no folder of a sweep: it has no sweep\.json"):
+        page_of(SweepFolder(tmp_path))
+
+
+def test_the_key_that_makes_the_difference_is_the_important_one(folder, add_trial):
+    for number in range(8):
+        add_trial({"optimizer.lr": str(number / 10 + 0.1), "seed": str(number % 2)}, [number / 10])
+    board = read_leaderboard(folder, folder.trials(), ("val_top1",), ("maximize",))
+    shares = importances([place.outcome for place in board.places], board)
+    assert next(iter(shares)) == "optimizer.lr"
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_numbers_stand_in_their_place_and_words_in_a_row():
+    assert positions(["1", "2.5"]).of_values == [1, 2.5]
+    assert positions(["0.001", "1"]).is_log
+    words = positions(["b", "a", "b"])
+    assert (words.of_values, words.labels) == ([0, 1, 0], ["b", "a"])
