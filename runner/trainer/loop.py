@@ -47,6 +47,11 @@ class Referee(Protocol):
 class Trainer:
     """Trains one model; assembled by `runner.assemble`, which decides what each part is."""
 
+    referee: Referee | None = None
+    """Set where somebody may end the training early."""
+    pruned: str | None = None
+    """Why a referee has ended the training early."""
+
     def __init__(
         self,
         *,
@@ -91,8 +96,6 @@ class Trainer:
         self.stop = stop
         self.requests = Vote(dist)
         self.recorder = recorder
-        self.referee: Referee | None = None  # set where somebody may end the training early
-        self.pruned: str | None = None  # why a referee has ended the training early
         self.progress = Progress()
         self.meter = Meter(dist.device)
         self.learning_rate = 0.0

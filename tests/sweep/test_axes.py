@@ -20,7 +20,7 @@ def typed(*overrides: str, space: dict | None = None) -> tuple[list[str], list[A
     ("override", "values"),
     [
         ("a.b=1,2.5,x", Choices(values=("1", "2.5", "x"))),
-        ("a.b=choice(true,x)", Choices(values=("true", "x"))),
+        ("a.b=choice(true,x)", Choices(values=("True", "x"))),  # as Hydra writes it for its own sweeper
         ("a.b=range(1,7,2)", Choices(values=("1", "3", "5"))),
         ("a.b=range(0,0.3,0.1)", Choices(values=("0.0", "0.1", "0.2"))),
         ("a.b=interval(0,1)", Between(low=0.0, high=1.0)),

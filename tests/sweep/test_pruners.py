@@ -11,7 +11,8 @@ from runner.sweep.pruners import BanditPruner, TruncationPruner, build_pruner
 
 
 def study(direction: str, *trials: tuple[TrialState, dict[int, float]]) -> optuna.Study:
-    made = optuna.create_study(direction=direction)
+    # Hyperband chooses a trial's bracket by the name of the study, which is random unless it is given.
+    made = optuna.create_study(direction=direction, study_name="study")
     for state, values in trials:
         value = list(values.values())[-1] if state == TrialState.COMPLETE else None
         made.add_trial(create_trial(state=state, value=value, intermediate_values=values))
