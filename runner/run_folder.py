@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -167,11 +167,13 @@ class RunFolder:
         Raises:
             OutputError: when another live process holds it.
         """
-        with named_write_errors(self.path), self.log_file(0).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OutputError(f"{self.path}: another process is working on this run") from error
+        with ExitStack() as stack:
+            with named_write_errors(self.path):  # what fails while it is held has other names
+                file = stack.enter_context(self.log_file(0).open("ab"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise OutputError(f"{self.path}: another process is working on this run") from error
             held = [file.fileno()]
 
             def let_go() -> None:

@@ -67,21 +67,24 @@ def goes_on(run_dir: Path) -> None:
     assert [json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()] == [5, 10]
 
 
-def kill_loaders() -> None:
-    loaders = multiprocessing.active_children()
-    assert loaders
-    for process in loaders:
-        os.kill(process.pid or 0, signal.SIGKILL)
+def kill_a_loader() -> None:
+    # Of those that train and those that evaluate, the former are started first.
+    os.kill(min(process.pid or 0 for process in multiprocessing.active_children()), signal.SIGKILL)
 
 
 def run_out_of_memory() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
+# Torch says so once more where it takes down what the dead process has left.
+once_more = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@once_more
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (kill_loaders, "a process that loads images died (DataLoader worker (pid"),
+        (kill_a_loader, "a process that loads images died ("),
         (run_out_of_memory, "out of memory on cpu with data.batch_size = 8; try data.batch_size=4 with trainer.accum"),
     ],
 )
@@ -95,11 +98,12 @@ def test_what_the_machine_can_not_do_is_named(tiny, tmp_path, monkeypatch, fault
     goes_on(run_dir)
 
 
+@once_more
 def test_a_loader_that_dies_while_nobody_waits_for_it_is_named(tiny, monkeypatch):
     """Torch raises where the main process happens to be, at the signal of its child's death."""
 
     def kill_and_compute() -> None:
-        kill_loaders()
+        kill_a_loader()
         while True:
             torch.ones(8).sum()
 

@@ -98,3 +98,11 @@ def test_a_killed_run_is_told_from_a_living_one(tmp_path):
     assert not is_alive(tmp_path), "a forked child of the dead process must not keep the lock"
     holder.stdin.close()
     holder.stdout.close()
+
+
+def test_what_fails_while_a_run_is_held_keeps_its_name(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.log_file(0).parent.mkdir()
+    with pytest.raises(ConnectionResetError), folder.hold():
+        raise ConnectionResetError
+    assert not is_alive(tmp_path)

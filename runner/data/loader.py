@@ -23,6 +23,8 @@ from runner.data.workers import prepare_worker, signals_held, start_method
 from runner.errors import DeviceError, RunnerError
 
 _PREFETCHED_BATCHES_PER_WORKER = 2
+# RuntimeError is torch's own; the others come of the socket and the shared memory of a process that is gone.
+_SIGNS_OF_DEATH = (RuntimeError, ConnectionError, EOFError, FileNotFoundError)
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,9 @@ def _received(loader: DataLoader[Batch | RunnerError]) -> Generator[Batch, None,
             if isinstance(item, RunnerError):
                 raise item
             yield item
-    except RuntimeError as error:
+    except _SIGNS_OF_DEATH as error:
         cause_of_death = _cause_of_death(error)
-        if cause_of_death is None:
+        if cause_of_death is None or loader.num_workers == 0:
             raise
     finally:
         # An error refers to this frame. Loader processes must end with the last reference to them: once they are left
@@ -240,8 +242,12 @@ def death_of_loader(error: RuntimeError) -> DeviceError | None:
     return None if cause is None else _dead(cause)
 
 
-def _cause_of_death(error: RuntimeError) -> str | None:
+def _cause_of_death(error: Exception) -> str | None:
     # A defect of ours in such a process has another text, "Caught … in DataLoader worker process 0".
+    if str(error).startswith("Caught "):
+        return None
+    if not isinstance(error, RuntimeError):
+        return f"while it handed over a batch: {error or type(error).__name__}"
     if "DataLoader worker (pid" not in str(error):
         return None
     return str(error.__cause__ or error).partition(". ")[0].rstrip(".")

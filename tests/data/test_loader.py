@@ -365,6 +365,21 @@ def test_a_loader_process_that_dies_is_named() -> None:
         list(train_batches(source=Numbered(23, {3: "killed"}), workers=1).stream(0, 0, 1))
 
 
+@pytest.mark.parametrize("sign", [ConnectionResetError(104, "reset"), EOFError(), FileNotFoundError(2, "no such file")])
+def test_a_loader_process_that_dies_while_it_hands_over_a_batch_is_named(
+    sign: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(_: object) -> Iterator[Batch]:
+        raise sign
+        yield
+
+    monkeypatch.setattr("runner.data.loader._started", started)
+    with pytest.raises(DeviceError, match=r"images died \(while it handed over a batch: .*data.workers"):
+        list(train_batches(workers=1).stream(0, 0, 1))
+    with pytest.raises(type(sign)):
+        list(train_batches(workers=0).stream(0, 0, 1))
+
+
 def test_batches_travel_to_spawned_processes() -> None:
     batches = train_batches(23)
     again = pickle.loads(pickle.dumps(batches))
