@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from runner import run_folder
+from runner.attempt import Attempt
 from runner.console import LOGGER
+from runner.launch.work import Result, Work
 
 if TYPE_CHECKING:
-    from runner.attempt import Attempt
     from runner.launch.submitted import Submission
     from runner.preflight import Ready
     from runner.stop import StopRequest
-    from runner.train import RunResult
 
 
 def launch(
-    ready: Ready, attempt: Attempt, *, folder: Path | None = None, stop: StopRequest | None = None
-) -> RunResult | Submission:
-    """Train in the mode that the plan has chosen, or submit; of many processes, each returns the same.
+    ready: Ready, work: Work[Result], *, folder: Path | None = None, stop: StopRequest | None = None
+) -> Result | Submission:
+    """Do a work in the mode that the plan has chosen, or submit a training; of many processes, each returns the same.
 
     Args:
         ready: what passed the preflight.
-        attempt: how it was asked for.
-        folder: the folder of this run: empty, or to go on in; by default a new one is made under output_dir.
+        work: an attempt at a run, or an evaluation.
+        folder: where it writes: empty, or to go on in; by default a new run folder is made under output_dir.
         stop: tells that a stop is wanted; by default signals do from the beginning of training on.
 
     Raises:
@@ -40,22 +40,21 @@ def launch(
         stop.refuse_to_begin()
     match plan.mode:
         case "inline":
-            from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
-
             LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
             run_dir = folder or run_folder.make_new(Path(ready.config.output_dir))
-            return train(ready.config, run_dir, ready.splits, attempt, stop=stop)
+            return work.carry_out(ready.config, run_dir, ready.splits, stop=stop)
         case "elastic":
             from runner.launch.elastic import launch_elastic  # noqa: PLC0415
 
-            return launch_elastic(ready, folder, attempt)
+            return launch_elastic(ready, folder, work)
         case "adopted":
             from runner.launch.adopted import live_adopted  # noqa: PLC0415
 
-            return live_adopted(ready, folder, attempt)
+            return live_adopted(ready, folder, work)
         case "submitted":
             from runner.launch.submitted import submit  # noqa: PLC0415 - few have use for it
 
-            return submit(ready, folder, attempt)
+            assert isinstance(work, Attempt), "only trainings are submitted"
+            return submit(ready, folder, work)
         case _:
             assert_never(plan.mode)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Generic, NoReturn
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -22,7 +22,6 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from runner import console, run_folder
-from runner.attempt import Attempt
 from runner.console import FILE_ONLY, LOGGER
 from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
@@ -32,8 +31,8 @@ from runner.launch.machines import Machines, meet_machines, one_machine
 from runner.launch.rank import Life, Task, live
 from runner.launch.requests import ForwardedStop, requests_forwarded
 from runner.launch.watch import die_with
+from runner.launch.work import Result, Work
 from runner.preflight import Ready
-from runner.train import RunResult
 
 _LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
 # After a failure the others are asked to end, and must be gone within 10 seconds.
@@ -45,19 +44,19 @@ _ECHO_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(Generic[Result]):
     """How a process ended that is no failure."""
 
-    result: RunResult | None
+    result: Result | None
     stopped: str | None
     """Why it was stopped, where it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Assignment:
+class _Assignment(Generic[Result]):
     """What the processes of a machine are started with."""
 
-    task: Task
+    task: Task[Result]
     board: Board
     records: Path
     """Folder of their error files, until there is a run folder."""
@@ -65,8 +64,8 @@ class _Assignment:
     """Whether messages are shown on the terminal."""
 
 
-def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunResult:
-    """Train in as many processes as the plan says, started here.
+def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
+    """Do a work in as many processes as the plan says, started here.
 
     Raises:
         StoppedOnRequest: when the run was stopped, with everything saved.
@@ -83,13 +82,13 @@ def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunRe
             folder = folder or run_folder.make_new(Path(config.output_dir))
         stack.enter_context(_log(folder, board))
         LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
-        task = Task(ready=ready, attempt=attempt, folder=folder)
+        task = Task(ready=ready, work=work, folder=folder)
         records = Path(tempfile.mkdtemp(prefix="runner-"))
         stack.callback(shutil.rmtree, records, ignore_errors=True)
         assignment = _Assignment(task=task, board=board, records=records, is_shown=console.is_set_up())
         stack.enter_context(_survivors_ended(assignment))
         try:
-            outcomes = elastic_launch(_agent_config(ready, machines), run_rank)(assignment)
+            outcomes: dict[int, Outcome[Result]] = elastic_launch(_agent_config(ready, machines), run_rank)(assignment)
         except ChildFailedError as error:
             raise _explained(error, assignment) from None
         except (RendezvousError, SignalException) as error:
@@ -142,7 +141,7 @@ def _log(folder: Path | None, board: Board) -> Iterator[None]:
 
 
 @contextmanager
-def _survivors_ended(assignment: _Assignment) -> Iterator[None]:
+def _survivors_ended(assignment: _Assignment[Result]) -> Iterator[None]:
     """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM.
 
     The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
@@ -181,7 +180,7 @@ def _kill_child(pid: int, local_rank: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _concluded(outcomes: list[Outcome]) -> RunResult:
+def _concluded(outcomes: list[Outcome[Result]]) -> Result:
     stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped is not None), None)
     if stopped is not None:
         raise StoppedOnRequest(stopped)
@@ -190,7 +189,7 @@ def _concluded(outcomes: list[Outcome]) -> RunResult:
     return result
 
 
-def _explained(error: ChildFailedError, assignment: _Assignment) -> RunnerError:
+def _explained(error: ChildFailedError, assignment: _Assignment[Result]) -> RunnerError:
     """The failure that came first, told last; run.json says so too."""
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
     folder = assignment.board.folder
@@ -209,7 +208,7 @@ def _told(record: FailureRecord, folder: Path | None) -> RunnerError:
     return record.as_error()
 
 
-def _give_up(assignment: _Assignment) -> None:
+def _give_up(assignment: _Assignment[Result]) -> None:
     """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
     record = first_failure([assignment.records])
     if record is not None:
@@ -239,7 +238,7 @@ def _without_words(rank: int, failure: ProcessFailure, folder: Path | None) -> F
 # In the processes that the agent starts -------------------------------------------------------------------------
 
 
-def run_rank(assignment: _Assignment) -> Outcome:
+def run_rank(assignment: _Assignment[Result]) -> Outcome[Result]:
     """Live as one of the processes; a failure leaves an error file and ends the process."""
     board = assignment.board
     die_with(board.launcher_pid)
@@ -267,7 +266,7 @@ def run_rank(assignment: _Assignment) -> Outcome:
             _end_failed(assignment, place, error)
 
 
-def _end_failed(assignment: _Assignment, place: Place, error: BaseException) -> NoReturn:
+def _end_failed(assignment: _Assignment[Result], place: Place, error: BaseException) -> NoReturn:
     """Leave an error file and end, so that the agent takes no notice of it before that of the process to blame."""
     board = assignment.board
     log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
@@ -281,7 +280,7 @@ def _end_failed(assignment: _Assignment, place: Place, error: BaseException) -> 
     os._exit(record.exit_code)
 
 
-def _fail(assignment: _Assignment, rank: int, local_rank: int) -> None:
+def _fail(assignment: _Assignment[Result], rank: int, local_rank: int) -> None:
     assert assignment.board.folder is not None, "it is only watched once it has a log"
     error_file = assignment.board.folder / "logs" / f"rank_{rank}.error.json"
     shutil.copy(error_file, assignment.records)

@@ -1,4 +1,4 @@
-"""The life of one process among many: meet, agree on the run folder, train, and say how it ended."""
+"""The life of one process among many: meet, agree on the folder, do the work, and say how it ended."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic
 
 import torch
 import torch.distributed
 
 from runner import run_folder
-from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.device import choose_device
 from runner.dist import DistContext
@@ -22,20 +22,20 @@ from runner.launch.failure import correct_record, record_failure
 from runner.launch.group import check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
 from runner.launch.watch import Watch
+from runner.launch.work import Result, Work
 from runner.preflight import Ready
 from runner.schema import Config
 from runner.stop import StopRequest
-from runner.train import RunResult, train
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(Generic[Result]):
     """What all processes of a machine are given."""
 
     ready: Ready
-    attempt: Attempt
+    work: Work[Result]
     folder: Path | None
-    """The run folder, where it was made before the processes; else rank 0 makes it."""
+    """Where the work writes, where it was made before the processes; else rank 0 makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ class Life:
     """The run folder of earlier attempts of the elastic agent, where this machine knows it."""
 
 
-def live(task: Task, life: Life) -> RunResult:
-    """Train as one of many processes.
+def live(task: Task[Result], life: Life) -> Result:
+    """Do a work as one of many processes.
 
     Raises:
         StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1 to any process, with everything saved.
@@ -79,12 +79,12 @@ def live(task: Task, life: Life) -> RunResult:
         if dist.mode == "adopted":
             LOGGER.info("launch      %s (%s)", dist.mode, task.ready.plan.reason)
         _share_cores(dist)
-        result = _train_and_tell(task, life, dist, run_dir, log)
+        result = _work_and_tell(task, life, dist, run_dir, log)
     torch.distributed.destroy_process_group()
     return result
 
 
-def _join(task: Task, life: Life) -> DistContext:
+def _join(task: Task[Result], life: Life) -> DistContext:
     """Meet the others and form the group with them."""
     config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
     store = meet(life.url, life.rank, life.world_size, seconds)
@@ -112,17 +112,11 @@ def _join(task: Task, life: Life) -> DistContext:
     )
 
 
-def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, log: Path) -> RunResult:
-    """Train, and leave word of a failure where the launcher and the other machines look for it."""
+def _work_and_tell(task: Task[Result], life: Life, dist: DistContext, run_dir: Path, log: Path) -> Result:
+    """Do the work, and leave word of a failure where the launcher and the other machines look for it."""
     try:
-        return train(
-            task.ready.config,
-            run_dir,
-            task.ready.splits,
-            _attempt(task, run_dir, dist),
-            dist=dist,
-            stop=life.stop,
-        )
+        work = _work(task, run_dir, dist)
+        return work.carry_out(task.ready.config, run_dir, task.ready.splits, dist=dist, stop=life.stop)
     except StoppedOnRequest:
         raise
     except Exception as error:
@@ -133,10 +127,10 @@ def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, lo
         raise
 
 
-def _attempt(task: Task, run_dir: Path, dist: DistContext) -> Attempt:
+def _work(task: Task[Result], run_dir: Path, dist: DistContext) -> Work[Result]:
     """A group that the agent has started again goes on where the one before it was."""
     has_begun = dist.is_main and (run_dir / "run.json").is_file()
-    return replace(task.attempt, is_resumed=True) if dist.share_object(has_begun) else task.attempt
+    return task.work.continued() if dist.share_object(has_begun) else task.work
 
 
 def _device(config: Config, local_rank: int) -> torch.device:
@@ -166,7 +160,7 @@ def _share_cores(dist: DistContext) -> None:
     LOGGER.info("threads     %d per process, of %d cores for %d", num_threads, num_cores, dist.num_sharing_cores)
 
 
-def _agree_on_folder(task: Task, life: Life, dist: DistContext) -> Path:
+def _agree_on_folder(task: Task[Result], life: Life, dist: DistContext) -> Path:
     """Rank 0 makes the run folder and tells its path; elsewhere, without a shared file system, one for logs is made."""
     output_dir = Path(task.ready.config.output_dir)
     made = Path()
