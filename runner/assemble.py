@@ -15,6 +15,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
+from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.data.transforms import (
     Normalizer,
@@ -26,12 +27,15 @@ from runner.data.transforms import (
 from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
 from runner.dist import DistContext
+from runner.evaluation.examine import Scorer
+from runner.evaluation.weights import load_weights
 from runner.keyed_random import key
-from runner.model import build_architecture, build_model, head_of, with_versions
+from runner.model import build_architecture, build_model, head_of, weights_preprocessing, with_versions
 from runner.optimizer import build_optimizer
 from runner.package import read_package
 from runner.schema import Config
 from runner.schema.data import DataConfig
+from runner.schema.transforms import Normalize
 from runner.stop import StopRequest
 from runner.trainer.loop import Trainer
 from runner.trainer.recorder import Recorder
@@ -44,6 +48,8 @@ class Assembled:
     trainer: Trainer
     data: DataConfig
     """The data config in force: where weights bring their own preprocessing, it follows them."""
+    test_batches: EvalBatches | None
+    """This process's share of the test split; None where there is none."""
 
 
 def assemble(
@@ -64,10 +70,7 @@ def assemble(
     # The same first weights in every process, whatever was drawn before.
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
-    data = config.data
-    if built.preprocessing is not None:
-        data = follow_weights(data, **vars(built.preprocessing))
-        LOGGER.info("preprocessing follows the weights: %s", built.preprocessing)
+    data = _in_force(config)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     module = built.module
     if config.dist.sync_batchnorm and dist.world_size > 1:
@@ -75,7 +78,6 @@ def assemble(
     model = module.to(dist.device).to(memory_format=memory_format)
     if config.trainer.compile:
         model.compile()
-    train_batches, val_batches = _batches(config, data, splits, dist)
     trainer = Trainer(
         config=config,
         dist=dist,
@@ -87,14 +89,62 @@ def assemble(
         normalizer=Normalizer(data.normalize).to(dist.device),
         memory_format=memory_format,
         optimizer=build_optimizer(config.optimizer, model),
-        train_batches=train_batches,
-        val_batches=val_batches,
+        train_batches=_train_batches(config, data, splits.train, dist),
+        val_batches=_eval_batches(data, splits.val, dist),
         data_fingerprint=fingerprint(splits),
         writer=writer,
         stop=stop,
         recorder=recorder,
     )
-    return Assembled(trainer=trainer, data=data)
+    test_batches = _eval_batches(data, splits.test, dist) if splits.test is not None else None
+    return Assembled(trainer=trainer, data=data, test_batches=test_batches)
+
+
+def assemble_evaluation(
+    config: Config, splits: Splits, file: Path, *, dist: DistContext, precision: Precision
+) -> tuple[Scorer, EvalBatches]:
+    """Put together what it takes to evaluate weights on the validation split; every process must call it.
+
+    Args:
+        config: of the run, complete and checked.
+        splits: of which `val` is evaluated.
+        file: the weights, which the main process reads.
+        dist: place of this process among others.
+        precision: number format of the forward pass.
+
+    Raises:
+        CheckpointError: when the weights are of another model.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    data = _in_force(config)
+    module = build_architecture(config.model, len(splits.classes))
+    load_weights(module, file, dist)
+    scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
+    if config.trainer.compile:
+        scorer.module.compile()
+    return scorer, _eval_batches(data, splits.val, dist)
+
+
+def _scorer(
+    module: nn.Module, normalize: Normalize, image_size: int, dist: DistContext, precision: Precision
+) -> Scorer:
+    memory_format = choose_memory_format(dist.device, precision, image_size)
+    return Scorer(
+        module=module.eval().to(dist.device).to(memory_format=memory_format),
+        normalizer=Normalizer(normalize).to(dist.device),
+        dist=dist,
+        precision=precision,
+        memory_format=memory_format,
+    )
+
+
+def _in_force(config: Config) -> DataConfig:
+    """The data config, with the preprocessing of pretrained weights that bring their own."""
+    preprocessing = weights_preprocessing(config.model)
+    if preprocessing is None:
+        return config.data
+    LOGGER.info("preprocessing follows the weights: %s", preprocessing)
+    return follow_weights(config.data, **vars(preprocessing))
 
 
 def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:
@@ -104,29 +154,30 @@ def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | No
     return AveragedModel(model, multi_avg_fn=average, use_buffers=True)
 
 
-def _batches(config: Config, data: DataConfig, splits: Splits, dist: DistContext) -> tuple[TrainBatches, EvalBatches]:
-    workers = resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores)
-    place = {"rank": dist.rank, "world_size": dist.world_size}
-    pin_memory = dist.device.type == "cuda"
-    train = TrainBatches(
-        source=splits.train,
+def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:
+    return TrainBatches(
+        source=source,
         transform=train_transform(data),
         seed=config.seed,
         batch_size=data.batch_size,
         last_batch=data.last_batch,
-        workers=workers,
-        pin_memory=pin_memory,
-        **place,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
     )
-    val = EvalBatches(
-        splits.val,
+
+
+def _eval_batches(data: DataConfig, source: ImageSource, dist: DistContext) -> EvalBatches:
+    return EvalBatches(
+        source,
         eval_transform(data),
         batch_size=data.batch_size,
-        workers=workers,
-        pin_memory=pin_memory,
-        **place,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
     )
-    return train, val
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,9 +44,10 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf") if path.is_dir())
 
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
-# Their values are paths, taken as they are typed.
+# Their values are paths, taken as they are typed; those without a group are keys of commands, `model` too.
 PATH_KEYS = frozenset(
-    {"data.root", "data.train", "data.val", "data.test", "output_dir", "sweep.dir", "model.weights", "run"}
+    {"data.root", "data.train", "data.val", "data.test", "output_dir", "sweep.dir", "model.weights"}
+    | {"run", "model", "input", "output", "root"}
 )
 _PLAIN_PATH = re.compile(r"[A-Za-z./_-][\w./@%:+-]*", re.ASCII)
 _KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)
@@ -80,6 +81,12 @@ def permissive(override: str) -> str:
     if is_value and sign == "+" and ("." in key or key in Config.model_fields):
         return f"++{key}{rest}"
     return override
+
+
+def as_typed(override: str) -> str:
+    """An override of a command's own key: a path is taken as it was typed."""
+    key, equals, value = override.partition("=")
+    return f"{key}{_quoted(key, equals + value)}"
 
 
 def _quoted(key: str, rest: str) -> str:

@@ -140,6 +140,11 @@ class ProgressLine:
         self._live = live
         self._task: TaskID | None = None
 
+    @property
+    def is_live(self) -> bool:
+        """Whether an update replaces the one before; elsewhere each is a line of its own."""
+        return self._live is not None
+
     def update(self, label: str, detail: str, completed: int, total: int) -> None:
         """Show how far a stage is.
 

@@ -99,7 +99,7 @@ class RunFolder:
     def begin(self, facts: dict[str, Any]) -> None:
         """Record that a run starts: status `running`, start time, and whatever explains the run."""
         self.record = {"status": "running", "attempts": 1, **facts, "start": timestamp(), "end": None}
-        self.record |= {"best": None, "error": None}
+        self.record |= {"best": None, "test": None, "error": None}
         self._save()
 
     def reopen(self, attempt: dict[str, Any]) -> None:

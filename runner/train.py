@@ -30,8 +30,10 @@ from runner.device import (
 )
 from runner.dist import DistContext, single_process
 from runner.errors import CheckpointError, DeviceError, OutputError, RunnerError, StoppedOnRequest
+from runner.evaluation.final import evaluate_best
+from runner.evaluation.split import summary_of
 from runner.files import named_write_errors
-from runner.package import write_package
+from runner.package import add_metrics, write_package
 from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.stop import StopRequest
@@ -39,7 +41,7 @@ from runner.summary import conclude, introduce
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
-from runner.trainer.recorder import Recorder, summary_of
+from runner.trainer.recorder import Recorder, summary_of_best
 from runner.trainer.state import check_belongs, restore, share_checkpoint
 
 _NUM_SHOWN_IMAGES = 32  # augmented training images in TensorBoard
@@ -105,7 +107,7 @@ def train(
             restore(assembled.trainer, checkpoint)
         if attempt.is_resumed and dist.is_main:
             _go_back(folder, config, store, checkpoint)
-        return _run(config, assembled, folder, recorder)
+        return _run(config, assembled, splits, folder, recorder)
 
 
 def _checkpoint(
@@ -151,7 +153,7 @@ def _go_back(folder: RunFolder, config: Config, store: CheckpointStore, checkpoi
     folder.clean()
     folder.cut_metrics(progress.epoch)
     folder.write("config.yaml", to_yaml(config))
-    folder.update(best=summary_of(progress.best))
+    folder.update(best=summary_of_best(progress.best), test=None)
     where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
     LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
 
@@ -171,14 +173,20 @@ def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None)
     return Precision(name=before["precision"], reason="as in the run so far") if is_free else chosen
 
 
-def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None) -> RunResult:
+def _run(
+    config: Config, assembled: Assembled, splits: Splits, folder: RunFolder, recorder: Recorder | None
+) -> RunResult:
     trainer = assembled.trainer
     started = time.perf_counter()
     _fit(trainer)
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
     if recorder is not None:
-        package_best(folder, assembled)
+        package_best(folder, assembled)  # first of all: what follows only measures it
+    found = {split: summary_of(metrics) for split, metrics in evaluate_best(assembled, splits, folder.path).items()}
+    if recorder is not None:
+        add_metrics(folder.model, found)
+        folder.update(test=found.get("test"))
         recorder.end(config, best, trainer.progress.step)
         folder.end("completed")
         conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
@@ -278,5 +286,14 @@ def package_best(folder: RunFolder, assembled: Assembled) -> None:
         },
         "weights_kind": best.weights,
         "best": {"metric": best.metric, "value": best.value, "epoch": best.epoch},
+        "metrics": {},
+        "origin": {
+            "run": str(folder.path),
+            "start": folder.record["start"],
+            "git": folder.record["git"],
+            "data": trainer.config.data.source,
+            "data_fingerprint": trainer.data_fingerprint,
+            "versions": folder.record["versions"],
+        },
     }
     write_package(folder.model, checkpoint / f"{stem}.safetensors", card)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.data.loader import EvalBatches
@@ -15,6 +15,9 @@ from runner.device import Precision
 from runner.dist import DistContext
 
 _TOP_K = 5
+
+Observer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""Takes of a batch, on the device: image numbers N, first guesses N, logits N × classes, losses N."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ def evaluate(
     precision: Precision,
     memory_format: torch.memory_format,
     before_batch: Callable[[], None],
+    observe: Observer | None = None,
 ) -> Evaluation:
     """Evaluate a model on a split, each image exactly once over all processes.
 
@@ -62,11 +66,12 @@ def evaluate(
         precision: number format of the forward pass.
         memory_format: layout of the images, that of the module's weights.
         before_batch: called by all processes equally often; may raise to end the evaluation.
+        observe: called with each batch of this process, for whoever wants more than counts.
     """
     module.eval()
     device = dist.device
     counts = torch.zeros(3, dtype=torch.int64, device=device)
-    losses = torch.zeros(batches.num_batches, dtype=_loss_dtype(device), device=device)
+    losses = torch.zeros(batches.num_batches, dtype=loss_dtype(device), device=device)
     own = iter(batches)
     for _ in range(-(-batches.num_batches // dist.world_size)):
         dist.beat()
@@ -80,13 +85,21 @@ def evaluate(
             logits = module(normalizer(images)).float()
         per_image = functional.cross_entropy(logits, labels, reduction="none")
         losses[number] = per_image.to(losses.dtype).sum()
-        guesses = logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
+        guesses = first_guesses(logits)
         hits = guesses == labels[:, None]
         counts += torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
+        if observe is not None:
+            observe(batch.ids.to(device, non_blocking=True), guesses[:, 0], logits, per_image)
     count, correct, correct_top5 = (int(value) for value in dist.sum(counts).tolist())
     loss = math.fsum(dist.sum(losses).tolist()) / count
     return Evaluation(count=count, correct=correct, correct_top5=correct_top5, loss=loss)
 
 
-def _loss_dtype(device: torch.device) -> torch.dtype:
+def first_guesses(logits: Tensor) -> Tensor:
+    """The up to five likeliest classes of each image, likeliest first: N × classes → N × min(5, classes), int64."""
+    return logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
+
+
+def loss_dtype(device: torch.device) -> torch.dtype:
+    """In which losses are kept: float64 wherever there is one."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -1,0 +1,94 @@
+"""What a training does with its best weights in the end: evaluates them in detail, and once on the test split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from runner.assemble import Assembled
+from runner.console import LOGGER
+from runner.data.splits import Splits
+from runner.errors import InvalidDatasetError, StoppedOnRequest
+from runner.evaluation.examine import Scorer
+from runner.evaluation.split import evaluate_split, tell
+from runner.evaluation.subject import Subject, described
+from runner.evaluation.weights import ChosenWeights, load_weights
+from runner.files import sha256_of
+from runner.trainer.loop import Trainer
+from runner.trainer.progress import Best
+
+
+def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[str, dict[str, Any]]:
+    """Evaluate the best weights on the validation split and, where there is one, on the test split.
+
+    Every process must call it, once training is over: the trainer's model holds the best weights afterwards.
+
+    Returns:
+        What metrics.json holds, by split.
+
+    Raises:
+        StoppedOnRequest: when any process was asked to stop; resuming the run does it again.
+        InvalidDatasetError: an image of the test split can't be read; the run is trained and packaged by then.
+    """
+    trainer, best = assembled.trainer, assembled.trainer.progress.best
+    assert best is not None, "training ends with at least one evaluation"
+    file = trainer.writer.folder / best.checkpoint / f"{'ema' if best.weights == 'ema' else 'model'}.safetensors"
+    load_weights(trainer.model, file, trainer.dist)
+    chosen = ChosenWeights(
+        file=file,
+        checkpoint="best",
+        kind=best.weights,
+        epoch=best.epoch,
+        sha256=sha256_of(file) if trainer.dist.is_main else "",  # only the main process has the file, and writes
+    )
+    passes = [("val", splits.val, trainer.val_batches, run_dir / "evaluation")]
+    if splits.test is not None and assembled.test_batches is not None:
+        passes.append(("test", splits.test, assembled.test_batches, run_dir / "evaluation" / "test"))
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        for split, source, batches, folder in passes:
+            subject = Subject(split=split, data=described(trainer.config.data), weights=chosen.to_json())
+            found[split] = evaluate_split(
+                _scorer(trainer),
+                batches,
+                source,
+                subject=subject,
+                classes=splits.classes,
+                folder=folder,
+                stop=trainer.stop,
+            )
+            if trainer.dist.is_main:
+                tell(found[split])
+    except StoppedOnRequest as request:
+        raise StoppedOnRequest(f"{request}, after training; everything is saved, and a resume evaluates") from None
+    except InvalidDatasetError as error:
+        raise InvalidDatasetError(
+            f"training is done and the model is packaged, but it can't be evaluated: {error}; mend that, then resume"
+        ) from error
+    if trainer.dist.is_main:
+        _compare(best, found["val"])
+    return found
+
+
+def _scorer(trainer: Trainer) -> Scorer:
+    return Scorer(
+        module=trainer.model,
+        normalizer=trainer.normalizer,
+        dist=trainer.dist,
+        precision=trainer.precision,
+        memory_format=trainer.memory_format,
+    )
+
+
+def _compare(best: Best, metrics: dict[str, Any]) -> None:
+    """The same weights on the same images must give what they gave in their epoch."""
+    value = float(metrics[best.metric.removeprefix("val_")])
+    if value != best.value:
+        # On a GPU, compiled, or resumed at another precision, rounding may tip a close decision.
+        LOGGER.warning(
+            "the best weights give %s = %.6f now and gave %.6f after epoch %d: other rounding",
+            best.metric,
+            value,
+            best.value,
+            best.epoch,
+        )
