@@ -20,19 +20,22 @@ from runner.data.splits import Splits
 from runner.data.transforms import (
     Normalizer,
     PackagedTransform,
+    Pipeline,
     eval_transform,
     follow_weights,
+    pipeline_of,
     train_transform,
 )
 from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
-from runner.dist import DistContext
+from runner.dist import DistContext, single_process
+from runner.errors import CheckpointError
 from runner.evaluation.examine import Scorer
 from runner.evaluation.weights import load_weights
 from runner.keyed_random import key
 from runner.model import build_architecture, build_model, head_of, weights_preprocessing, with_versions
 from runner.optimizer import build_optimizer
-from runner.package import read_package
+from runner.package import Package, read_package
 from runner.schema import Config
 from runner.schema.data import DataConfig
 from runner.schema.transforms import Normalize
@@ -138,6 +141,32 @@ def _scorer(
     )
 
 
+def assemble_scorer(package: Package, device: torch.device, precision: Precision) -> tuple[Scorer, Pipeline]:
+    """Put together what it takes to score images with a packaged model, in one process.
+
+    Returns:
+        The model, and what is done to the uint8 pixels of an image (3 × height × width) before it: both give the same
+        bits as at evaluation.
+
+    Raises:
+        InvalidModelError: when a custom model is not installed.
+    """
+    preprocessing = package.card.preprocessing
+    module, size = _packaged_module(package), preprocessing.image_size
+    scorer = _scorer(module, preprocessing.normalize, size, single_process(device), precision)
+    return scorer, pipeline_of(preprocessing.transforms)
+
+
+def _packaged_module(package: Package) -> nn.Module:
+    card = package.card
+    module = build_architecture(card.architecture, card.num_classes)
+    try:
+        module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
+    except (RuntimeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{package.weights_file} does not fit the architecture in model.json: {error}") from error
+    return module.eval()
+
+
 def _in_force(config: Config) -> DataConfig:
     """The data config, with the preprocessing of pretrained weights that bring their own."""
     preprocessing = weights_preprocessing(config.model)
@@ -204,11 +233,9 @@ def load_model(run_dir: str | Path) -> LoadedModel:
     """
     package = read_package(Path(run_dir))
     card = package.card
-    module = build_architecture(card.architecture, card.num_classes)
-    module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
     preprocessing = card.preprocessing
     return LoadedModel(
-        module=module.eval(),
+        module=_packaged_module(package),
         transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
         classes=card.classes,
     )

@@ -44,8 +44,12 @@ def make_new(output_dir: Path) -> Path:
     raise OutputError(f"{output_dir}: found no free name for a run folder in {_NAME_ATTEMPTS} attempts")
 
 
-def check_writable(output_dir: Path) -> None:
-    """Refuse early where run folders can't be made; leaves nothing behind.
+def check_writable(output_dir: Path, *, key: str = "output_dir") -> None:
+    """Refuse early where folders can't be made; leaves nothing behind.
+
+    Args:
+        output_dir: under which they are to be made.
+        key: what names it, for messages.
 
     Raises:
         OutputError: naming the nearest existing folder that is in the way.
@@ -54,14 +58,13 @@ def check_writable(output_dir: Path) -> None:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        raise OutputError(f"{output_dir}: {existing} is a file, not a folder; choose another with output_dir=FOLDER")
+        raise OutputError(f"{output_dir}: {existing} is a file, not a folder; choose another with {key}=FOLDER")
     probe = existing / f".runner-probe-{secrets.token_hex(4)}"
     try:
         probe.mkdir()
     except OSError as error:
         raise OutputError(
-            f"{output_dir}: no folder can be made in {existing} ({error.strerror}); "
-            "choose another with output_dir=FOLDER"
+            f"{output_dir}: no folder can be made in {existing} ({error.strerror}); choose another with {key}=FOLDER"
         ) from error
     probe.rmdir()
 

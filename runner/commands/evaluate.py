@@ -73,7 +73,7 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     run_dir = Path(call.run).expanduser().resolve()
     read_record(run_dir)
     output = None if call.output is None else Path(call.output).expanduser().resolve()
-    check_writable(output or run_dir / "evaluation")
+    check_writable(output or run_dir / "evaluation", key="output")
     config, classes = load_config(run_dir, overrides), read_classes(run_dir)
     plan = choose_launch(config)
     images = open_images(config, load_saved(run_dir), overrides, classes, call.split)

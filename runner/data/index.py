@@ -146,6 +146,27 @@ def scan_class_folders(folder: str, *, key: str) -> FolderIndex:
     return index
 
 
+def scan_images(folder: str, *, key: str) -> tuple[list[str], tuple[LeftOut, ...]]:
+    """Find all images of a folder, however deep, by the rules of :func:`scan_class_folders`.
+
+    Args:
+        folder: an existing folder.
+        key: what names the folder, for messages.
+
+    Returns:
+        Their paths relative to the folder in the order of their bytes, and what was left out.
+
+    Raises:
+        InvalidDatasetError: a folder can't be read.
+    """
+    aside = _Aside()
+    try:
+        found = sorted(_walk(os.fsencode(folder), b"", frozenset(), aside))
+    except OSError as error:
+        raise _unreadable(error, folder, key) from error
+    return [os.fsdecode(path.removeprefix(b"/")) for path in found], aside.summary()
+
+
 def describe_left_out(index: FolderIndex, prefix: str) -> str:
     """What was left out, in one phrase after the prefix; empty where nothing was."""
     return prefix + ", ".join(map(str, index.left_out)) if index.left_out else ""

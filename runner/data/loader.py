@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -218,9 +218,26 @@ class EvalBatches:
         return _Request(0, np.arange(*eval_batch(number, len(self._source), self._batch_size)))
 
 
+def made_by(
+    maker: Dataset[Any], requests: Iterable[Any], *, workers: int, pin_memory: bool
+) -> Generator[Any, None, None]:
+    """What a maker makes of each request, in their order, here or ahead of time in loader processes.
+
+    Args:
+        maker: makes an item of tensors and plain values, or a RunnerError, which is raised here.
+        requests: handed to the maker one by one.
+        workers: loader processes; 0 makes everything in this process.
+        pin_memory: keep tensors in page-locked memory.
+
+    Raises:
+        DeviceError: a loader process died.
+    """
+    return _received(_make_loader(maker, requests, workers=workers, pin_memory=pin_memory, keep_workers=False))
+
+
 def _make_loader(
-    maker: _BatchMaker, requests: Iterable[_Request], *, workers: int, pin_memory: bool, keep_workers: bool
-) -> DataLoader[Batch | RunnerError]:
+    maker: Dataset[Any], requests: Iterable[Any], *, workers: int, pin_memory: bool, keep_workers: bool
+) -> DataLoader[Any]:
     with _without_advice():
         return DataLoader(
             maker,

@@ -35,6 +35,14 @@ class Scorer:
     precision: Precision
     memory_format: torch.memory_format
 
+    def logits(self, images: Tensor) -> Tensor:
+        """uint8 images N × 3 × H × W on the CPU → float32 logits N × classes on the device, as at evaluation."""
+        device = self.dist.device
+        pixels = images.to(device, non_blocking=True, memory_format=self.memory_format)
+        with self.precision.autocast(device.type):
+            logits: Tensor = self.module(self.normalizer(pixels))
+        return logits.float()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:

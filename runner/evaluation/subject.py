@@ -127,6 +127,8 @@ def open_images(
         key, path = folder
         source, notes = open_class_folders(path, classes, key=key)
         return Images(source=source, notes=notes, data={**told, "folder": path}, is_own=False)
+    if isinstance(data, FolderData) and data.train is None:
+        raise InvalidDatasetError(f"there is no {split} split; give its folder with data.{split}=FOLDER")
     splits = open_splits(data, config.seed)
     own_source: ImageSource | None = getattr(splits, split)
     if own_source is None:

@@ -145,13 +145,14 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
 )
 
 
-# They bind whoever trains; a trained model may be evaluated on single images, for as many epochs as there are.
+# They bind whoever trains; a trained model may be evaluated on single images, or on one folder.
 TRAINING_RULES = frozenset(
     {
         _warmup_is_shorter_than_training,
         _something_is_trained_besides_the_head,
         _nesterov_needs_momentum,
         _batchnorm_needs_two_images,
+        _folder_has_a_place,
     }
 )
 
