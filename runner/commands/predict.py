@@ -45,23 +45,11 @@ def _predict(argv: list[str], stop: StopRequest) -> int:
     owner = {"model": package.card.weights_sha256, "input": inputs.digest(), "precision": call.precision}
     with PartialScores(output, form, owner) as partial:
         partial.begin(resume=call.resume)
-        from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the rest is good
-        from runner.predict.score import score  # noqa: PLC0415
+        from runner.predict.score import score  # noqa: PLC0415 - torch only once the rest is good
 
-        device = choose_device(call, key="device")
-        precision = choose_precision(call, device, key="precision")
         for note in inputs.notes:
             LOGGER.info("            %s", note)
-        score(
-            package,
-            inputs,
-            partial,
-            device=device,
-            precision=precision,
-            batch_size=call.batch_size,
-            workers=call.workers,
-            stop=stop,
-        )
+        score(package, inputs, partial, call=call, stop=stop)
     return EXIT_DONE
 
 

@@ -68,6 +68,7 @@ class _Table:
 
     def fill(self, ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor) -> None:
         """Fill in the rows of a batch; waits for nothing."""
+        ids = ids.to(self.guess.device, non_blocking=True)
         self.guess[ids] = guesses + 1
         probability = logits.softmax(dim=1).gather(1, guesses[:, None])[:, 0]
         self.probability[ids] = probability.to(self.probability.dtype)

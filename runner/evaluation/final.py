@@ -32,15 +32,8 @@ def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[s
     """
     trainer, best = assembled.trainer, assembled.trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
-    file = trainer.writer.folder / best.checkpoint / f"{'ema' if best.weights == 'ema' else 'model'}.safetensors"
-    load_weights(trainer.model, file, trainer.dist)
-    chosen = ChosenWeights(
-        file=file,
-        checkpoint="best",
-        kind=best.weights,
-        epoch=best.epoch,
-        sha256=sha256_of(file) if trainer.dist.is_main else "",  # only the main process has the file, and writes
-    )
+    chosen = _best_weights(trainer, best)
+    load_weights(trainer.model, chosen.file, trainer.dist)
     passes = [("val", splits.val, trainer.val_batches, run_dir / "evaluation")]
     if splits.test is not None and assembled.test_batches is not None:
         passes.append(("test", splits.test, assembled.test_batches, run_dir / "evaluation" / "test"))
@@ -68,6 +61,13 @@ def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[s
     if trainer.dist.is_main:
         _compare(best, found["val"])
     return found
+
+
+def _best_weights(trainer: Trainer, best: Best) -> ChosenWeights:
+    file = trainer.writer.folder / best.checkpoint / f"{'ema' if best.weights == 'ema' else 'model'}.safetensors"
+    # Only the main process is sure to see the file; it alone writes.
+    digest = sha256_of(file) if trainer.dist.is_main else ""
+    return ChosenWeights(file=file, checkpoint="best", kind=best.weights, epoch=best.epoch, sha256=digest)
 
 
 def _scorer(trainer: Trainer) -> Scorer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -13,19 +13,20 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from runner.assemble import assemble_scorer
-from runner.console import LOGGER, progress_line
+from runner.console import LOGGER, ProgressLine, progress_line
 from runner.data.decode import decode_image
 from runner.data.index import shown
 from runner.data.loader import made_by
 from runner.data.transforms import Pipeline, as_tensor
 from runner.data.workers import resolve_workers
-from runner.device import Precision, describe_device
+from runner.device import choose_device, choose_precision, describe_device
 from runner.errors import InvalidDatasetError, StoppedOnRequest
 from runner.evaluation.examine import Scorer
 from runner.package import Package
 from runner.predict.formats import Scored
 from runner.predict.inputs import Inputs
 from runner.predict.partial import PartialScores
+from runner.schema.calls import PredictCall
 from runner.stop import StopRequest
 from runner.trainer.evaluate import first_guesses
 
@@ -68,63 +69,68 @@ def score(
     inputs: Inputs,
     partial: PartialScores,
     *,
-    device: torch.device,
-    precision: Precision,
-    batch_size: int,
-    workers: int | str,
+    call: PredictCall,
     stop: StopRequest,
 ) -> None:
-    """Score all images that are not scored yet, and let the output appear.
-
-    Memory holds a few batches, whatever the number of images.
+    """Score all images that are not scored yet, and let the output appear; memory holds a few batches.
 
     Args:
         package: a verified package.
         inputs: the images.
         partial: begun; its rows are the first images of `inputs`.
-        device: where to compute.
-        precision: number format of the forward pass.
-        batch_size: images that are scored at once.
-        workers: processes that load images, or `auto`.
+        call: how: batch size, workers, device and precision.
         stop: asks to stop.
 
     Raises:
         StoppedOnRequest: what was scored is kept.
         OutputError: when the scores can't be written; what was written is kept.
-        DeviceError: a process that loads images died.
+        DeviceError: this machine lacks the device, or a process that loads images died.
     """
+    device = choose_device(call, key="device")
+    precision = choose_precision(call, device, key="precision")
     scorer, pipeline = assemble_scorer(package, device, precision)
-    num_workers = resolve_workers("auto" if workers == "auto" else int(workers), device.type, 1)
     first, total, started = partial.num_rows, len(inputs), time.perf_counter()
     LOGGER.info("device      %s, %s (%s)", describe_device(device), precision.name, precision.reason)
     LOGGER.info("images      %s%s", f"{total:,}", f", {first:,} of them scored before" if first else "")
-    requests = [range(start, min(start + batch_size, total)) for start in range(first, total, batch_size)]
-    loaded = made_by(
-        _ImageFiles(inputs.files, pipeline),
-        requests,
-        workers=min(num_workers, len(requests)),
-        pin_memory=device.type == "cuda",
-    )
+    requests = _requests(first, total, call.batch_size)
+    workers = min(resolve_workers(call.workers, device.type, 1), len(requests))
+    files = _ImageFiles(inputs.files, pipeline)
+    loaded = made_by(files, requests, workers=workers, pin_memory=device.type == "cuda")
     num_unread = 0
     with closing(loaded), progress_line() as line:
-        shown_at = started
+        show = _shower(line, first, total)
         for request in requests:
             if stop.received is not None:
                 raise StoppedOnRequest(_stopped(stop.received, partial, total))
             batch = next(loaded)
             partial.append(_scored(scorer, batch, inputs, request, package.card.classes))
             num_unread += sum(error is not None for error in batch.errors)
-            now = time.perf_counter()
-            if line.is_live or now - shown_at > _SECONDS_BETWEEN_LINES:
-                rate = (partial.num_rows - first) / (now - started)
-                line.update("scoring", f"{rate:,.0f} images/s", partial.num_rows, total)
-                shown_at = now
+            show(partial.num_rows)
     partial.finish()
     seconds = time.perf_counter() - started
     if num_unread:
         LOGGER.warning("%s of %s images can't be read; the column `error` says why", f"{num_unread:,}", f"{total:,}")
     LOGGER.info("scored      %s images in %.1f seconds", f"{total - first:,}", seconds)
     LOGGER.info("results     %s", partial.output)
+
+
+def _requests(first: int, total: int, batch_size: int) -> list[range]:
+    return [range(start, min(start + batch_size, total)) for start in range(first, total, batch_size)]
+
+
+def _shower(line: ProgressLine, first: int, total: int) -> Callable[[int], None]:
+    """Shows how many of the images are scored: live, or on a line now and then."""
+    started = shown_at = time.perf_counter()
+
+    def show(num_scored: int) -> None:
+        nonlocal shown_at
+        now = time.perf_counter()
+        if line.is_live or now - shown_at > _SECONDS_BETWEEN_LINES:
+            rate = (num_scored - first) / (now - started)
+            line.update("scoring", f"{rate:,.0f} images/s", num_scored, total)
+            shown_at = now
+
+    return show
 
 
 @torch.inference_mode()

@@ -17,7 +17,11 @@ from runner.dist import DistContext
 _TOP_K = 5
 
 Observer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
-"""Takes of a batch, on the device: image numbers N, first guesses N, logits N × classes, losses N."""
+"""Takes of a batch: image numbers N, on the CPU; on the device first guesses N, logits N × classes, losses N."""
+
+
+def _ignore(ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor) -> None:
+    """For whoever wants no more than counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,7 @@ def evaluate(
     precision: Precision,
     memory_format: torch.memory_format,
     before_batch: Callable[[], None],
-    observe: Observer | None = None,
+    observe: Observer = _ignore,
 ) -> Evaluation:
     """Evaluate a model on a split, each image exactly once over all processes.
 
@@ -88,8 +92,7 @@ def evaluate(
         guesses = first_guesses(logits)
         hits = guesses == labels[:, None]
         counts += torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
-        if observe is not None:
-            observe(batch.ids.to(device, non_blocking=True), guesses[:, 0], logits, per_image)
+        observe(batch.ids, guesses[:, 0], logits, per_image)
     count, correct, correct_top5 = (int(value) for value in dist.sum(counts).tolist())
     loss = math.fsum(dist.sum(losses).tolist()) / count
     return Evaluation(count=count, correct=correct, correct_top5=correct_top5, loss=loss)
