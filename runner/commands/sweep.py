@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString, Transformer
 
-from runner.compose import as_typed
+from runner.compose import PATH_KEYS, as_typed
 from runner.errors import ConfigError, Problem
 from runner.refusal import COMMAND_LINE, translate
 
@@ -32,7 +33,7 @@ def _choices(argument: str) -> list[str]:
     if argument.startswith("-") or "=" not in argument:
         return [argument]
     try:
-        (override,) = OverridesParser.create().parse_overrides([as_typed(argument)])
+        (override,) = OverridesParser.create().parse_overrides([as_typed(argument, is_swept=True)])
     except Exception as error:
         problem = translate(error, [argument])
         if problem is None:
@@ -43,4 +44,7 @@ def _choices(argument: str) -> list[str]:
     if not override.is_discrete_sweep():
         raise ConfigError([Problem(key="", message=f"{argument!r}: list the values, KEY=A,B,C", origin=COMMAND_LINE)])
     key = argument.partition("=")[0]
+    if key in PATH_KEYS:
+        values = override.sweep_iterator(Transformer.identity)
+        return [f"{key}={value.text if isinstance(value, QuotedString) else value}" for value in values]
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
