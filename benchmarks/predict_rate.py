@@ -1,9 +1,9 @@
 """Seconds that `predict` takes per 1,000 images against a plain loop: `python benchmarks/predict_rate.py [repeats]`.
 
 The plain loop is what one would write: PIL, torchvision's transforms, ResNet-18 at 224 px in fp32, batches of 32, a
-line of CSV per image, all in one process. Both score the same JPEG files of 500 × 375 px, started anew each time (imports
-included) and in turns; results go to benchmarks/results/predict_rate.json. `predict` is run in fp32 too, and once more
-as it is by default.
+line of CSV per image, all in one process. Both score the same JPEG files of 500 × 375 px, started anew each time
+(imports included) and in turns; results go to benchmarks/results/predict_rate.json. `predict` is run in fp32 too, and
+once more as it is by default.
 """
 
 from __future__ import annotations
