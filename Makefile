@@ -52,6 +52,7 @@ bench: $(READY) ## Run the benchmarks and record their results in benchmarks/res
 	$(BIN)/python benchmarks/refusals.py
 	$(BIN)/python benchmarks/checkpoint_stall.py
 	$(BIN)/python benchmarks/resume_start.py
+	$(BIN)/python benchmarks/predict_rate.py
 
 wheel: $(READY) ## Build the wheel, install it into an empty environment, run it from an empty folder
 	.ci/check-wheel $(PYTHON)

@@ -46,6 +46,10 @@ class ModelCard(Section):
     """Whether the weights are those that were trained or their moving average."""
     best: dict[str, Any]
     """The metric by which these weights were chosen, its value and its epoch."""
+    metrics: dict[str, Any]
+    """What they reach on each split that they were evaluated on; empty until then."""
+    origin: dict[str, Any]
+    """The run that they come from: folder, start, git commit, data, versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,17 @@ def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def add_metrics(folder: Path, metrics: dict[str, Any]) -> None:
+    """Say in model.json what the weights reach, by split.
+
+    Raises:
+        OutputError: when it can't be written.
+    """
+    card = _read_card(folder / CARD_FILE, folder)
+    changed = card.model_copy(update={"metrics": metrics})
+    write_json(folder / CARD_FILE, changed.model_dump(mode="json"))
+
+
 def read_package(path: Path) -> Package:
     """Read a package and compare its weights with their digest.
 
@@ -96,7 +111,13 @@ def read_package(path: Path) -> Package:
         CheckpointError: when there is none, it is of a newer format, or it is damaged.
     """
     folder = path / "model" if (path / "model").is_dir() else path
-    card_file, weights_file = folder / CARD_FILE, folder / WEIGHTS_FILE
+    card, weights_file = _read_card(folder / CARD_FILE, path), folder / WEIGHTS_FILE
+    if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
+        raise CheckpointError(f"{weights_file} is missing or damaged: it differs from what was written (SHA-256)")
+    return Package(card=card, weights_file=weights_file)
+
+
+def _read_card(card_file: Path, path: Path) -> ModelCard:
     try:
         values = json.loads(card_file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -106,12 +127,13 @@ def read_package(path: Path) -> Package:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{card_file} can't be read: {error}") from error
     version = values.get("format") if isinstance(values, dict) else None
+    if isinstance(version, int) and version > PACKAGE_FORMAT:
+        raise CheckpointError(
+            f"{card_file} has format {version}, of a newer runner; this one reads format {PACKAGE_FORMAT}: update it"
+        )
     if version != PACKAGE_FORMAT:
         raise CheckpointError(f"{card_file} has format {version!r}; this runner reads format {PACKAGE_FORMAT}")
     try:
-        card = ModelCard.model_validate_json(json.dumps(values))
+        return ModelCard.model_validate_json(json.dumps(values))
     except ValidationError as error:
         raise CheckpointError(f"{card_file} is damaged: {error.error_count()} fields are wrong: {error}") from error
-    if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
-        raise CheckpointError(f"{weights_file} is missing or damaged: it differs from what was written (SHA-256)")
-    return Package(card=card, weights_file=weights_file)

@@ -32,8 +32,10 @@ from runner.device import (
 )
 from runner.dist import DistContext, single_process
 from runner.errors import CheckpointError, DeviceError, OutputError, RunnerError, StoppedOnRequest
+from runner.evaluation.final import evaluate_best
+from runner.evaluation.split import summary_of
 from runner.files import named_write_errors
-from runner.package import write_package
+from runner.package import add_metrics, write_package
 from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.stop import StopRequest
@@ -41,7 +43,7 @@ from runner.summary import conclude, introduce
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
-from runner.trainer.recorder import Recorder, summary_of
+from runner.trainer.recorder import Recorder, summary_of_best
 from runner.trainer.state import check_belongs, restore, share_checkpoint
 
 _NUM_SHOWN_IMAGES = 32  # augmented training images in TensorBoard
@@ -107,7 +109,7 @@ def train(
             restore(assembled.trainer, checkpoint)
         if attempt.is_resumed and dist.is_main:
             _go_back(folder, config, store, checkpoint, attempt)
-        return _run(config, assembled, folder, recorder)
+        return _run(config, assembled, splits, folder, recorder)
 
 
 def _checkpoint(
@@ -155,7 +157,8 @@ def _go_back(
     store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
     folder.clean()
     folder.write("config.yaml", to_yaml(config))
-    folder.reopen({"overrides": list(attempt.overrides), "command": attempt.command}, best=summary_of(progress.best))
+    told = {"overrides": list(attempt.overrides), "command": attempt.command}
+    folder.reopen(told, best=summary_of_best(progress.best))
     where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
     LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
 
@@ -175,18 +178,33 @@ def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None)
     return Precision(name=before["precision"], reason="as in the run so far") if is_free else chosen
 
 
-def _run(config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None) -> RunResult:
+def _run(
+    config: Config, assembled: Assembled, splits: Splits, folder: RunFolder, recorder: Recorder | None
+) -> RunResult:
     trainer = assembled.trainer
     started = time.perf_counter()
     _fit(trainer)
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
     if recorder is not None:
-        package_best(folder, assembled)
+        package_best(folder, assembled)  # first of all: what follows only measures it
+    found = {split: summary_of(metrics) for split, metrics in evaluate_best(assembled, splits, folder.path).items()}
+    if recorder is not None:
+        recorder.warn(_skipped(assembled))
+        add_metrics(folder.model, found)
+        folder.update(test=found.get("test"))
         recorder.end(config, best, trainer.progress.step)
         folder.end("completed")
         conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
     return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+
+
+def _skipped(assembled: Assembled) -> Iterator[str]:
+    """A sentence on each split of which images were skipped."""
+    of_test = [assembled.test.bad_images] if assembled.test is not None else []
+    for bad_images in (assembled.trainer.bad_train, assembled.trainer.bad_val, *of_test):
+        if summary := bad_images.summary():
+            yield summary
 
 
 def _fit(trainer: Trainer) -> None:
@@ -286,5 +304,14 @@ def package_best(folder: RunFolder, assembled: Assembled) -> None:
         },
         "weights_kind": best.weights,
         "best": {"metric": best.metric, "value": best.value, "epoch": best.epoch},
+        "metrics": {},
+        "origin": {
+            "run": str(folder.path),
+            "start": folder.record["start"],
+            "git": folder.record["git"],
+            "data": trainer.config.data.source,
+            "data_fingerprint": trainer.data_fingerprint,
+            "versions": folder.record["versions"],
+        },
     }
     write_package(folder.model, checkpoint / f"{stem}.safetensors", card)

@@ -48,6 +48,7 @@ def test_the_run_folder_is_as_the_contract_says(finished):
         "tensorboard",
         "logs",
         "checkpoints",
+        "evaluation",
         "model",
     }
     assert finished.run_dir.parent.parent.name == "outputs"

@@ -26,6 +26,44 @@ class ResumeCall(Section):
     """How far it may differ from what it was."""
 
 
+class EvaluateCall(Section):
+    """`python -m runner evaluate run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder whose weights are evaluated."""
+    checkpoint: Annotated[str, Field(min_length=1)]
+    """Which weights: best, last, or the name of a checkpoint."""
+    split: Literal["val", "test", "train"]
+    """Which split of the data."""
+    output: str | None
+    """Folder for the results; null means RUN/evaluation, and for other weights or images a folder in it."""
+
+
+class PredictCall(Section):
+    """`python -m runner predict run=DIR input=FOLDER output=FILE.csv`."""
+
+    run: str | None
+    """The run folder whose packaged model scores."""
+    model: str | None
+    """A packaged model alone: the folder model/ of a run."""
+    input: Annotated[str, Field(min_length=1)]
+    """A folder (with all folders in it), an image, a .txt with a path on each line, or a .csv with a column `path`."""
+    output: Annotated[str, Field(min_length=1)]
+    """The file to write: .csv, .jsonl or .parquet."""
+    root: str | None
+    """Folder at which the relative paths of a list start; null means the folder of the list."""
+    batch_size: Annotated[int, Field(ge=1)]
+    """Images that are scored at once."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
+    """Processes that load images; 0 loads in the scoring process, auto chooses."""
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    """Where to compute; auto takes CUDA, then MPS, then the CPU."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    """Number format; auto takes bf16 where the hardware is fast at it, as training and evaluation do."""
+    resume: bool
+    """Go on with the unfinished OUTPUT.partial of an earlier call with the same model and input."""
+
+
 class _ListCall(Section):
     """A command that reads lists of images."""
 
@@ -131,6 +169,8 @@ class DatasetShowCall(Section):
 # By command; a command that is not here takes the config of an experiment and nothing else.
 CALLS: dict[str, type[Section]] = {
     "resume": ResumeCall,
+    "evaluate": EvaluateCall,
+    "predict": PredictCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
     "dataset show": DatasetShowCall,
@@ -138,4 +178,4 @@ CALLS: dict[str, type[Section]] = {
 }
 # What else these commands take; the others lay it over the saved config of a run.
 TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show"})
-TAKES_NOTHING_ELSE = frozenset({"dataset import", "dataset split"})
+TAKES_NOTHING_ELSE = frozenset({"predict", "dataset import", "dataset split"})
