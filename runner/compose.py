@@ -46,7 +46,20 @@ CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
 # Their values are paths, taken as they are typed.
 PATH_KEYS = frozenset(
-    {"data.root", "data.train", "data.val", "data.test", "output_dir", "sweep.dir", "model.weights", "run"}
+    {
+        "data.root",
+        "data.train",
+        "data.val",
+        "data.test",
+        "output_dir",
+        "sweep.dir",
+        "model.weights",
+        "run",
+        "output",
+        "root",
+        "a",
+        "b",
+    }
 )
 _PLAIN_PATH = re.compile(r"[A-Za-z./_-][\w./@%:+-]*", re.ASCII)
 _KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)

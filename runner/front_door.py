@@ -14,6 +14,11 @@ from runner.errors import EXIT_DONE, UsageError
 COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
+    "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
+    "report": "explain a run, run=DIR, in one HTML file",
+    "runs list": "show the runs under a folder, newest first",
+    "runs diff": "show what differs between two runs, a=DIR b=DIR",
+    "runs repeat": "train a new run from the config of another, run=DIR",
     "validate": "check everything that train would refuse, config and data, without training",
 }
 # Hydra's flags that are followed by a value, which is no command.

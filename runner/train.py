@@ -33,9 +33,10 @@ from runner.errors import CheckpointError, DeviceError, OutputError, RunnerError
 from runner.files import named_write_errors
 from runner.package import write_package
 from runner.run_folder import RunFolder
+from runner.runs.find import experiment_of
 from runner.schema import Config
 from runner.stop import StopRequest
-from runner.summary import conclude, introduce
+from runner.summary import conclude, facts_of_data, introduce
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
@@ -214,6 +215,10 @@ def _open(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, 
         {
             "command": attempt.command,
             "overrides": list(attempt.overrides),
+            "repeats": attempt.repeats,
+            # So that a list of thousands of runs needs no other file.
+            "experiment": experiment_of(config.model.model_dump(), config.data.model_dump()),
+            "data": facts_of_data(splits),
             "git": {"commit": git.commit, "dirty": git.dirty},
             "world_size": dist.world_size,
             "launcher": dist.mode,

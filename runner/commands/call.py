@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from runner.compose import CONF_DIR, permissive
 from runner.errors import ConfigError, Problem, UsageError
 from runner.refusal import COMMAND_LINE, translate
 from runner.schema.base import Section
+from runner.schema.calls import WITHOUT_CONFIG
 from runner.schema.judge import MISSING
 
 Call = TypeVar("Call", bound=Section)
@@ -33,21 +35,38 @@ def read_call(command: str, rules: type[Call], argv: Sequence[str]) -> tuple[Cal
     flags = [argument for argument in argv if argument.startswith("-")]
     if flags:
         raise UsageError(f"{command} takes KEY=VALUE only, not {flags[0]}")
+    first_key = next(iter(rules.model_fields))
     bare = [argument for argument in argv if "=" not in argument and not argument.startswith("~")]
     if bare:
-        raise UsageError(f"{bare[0]!r} is no KEY=VALUE; did you mean run={bare[0]}?")
+        raise UsageError(f"{bare[0]!r} is no KEY=VALUE; did you mean {first_key}={bare[0]}?")
     own_keys = set(rules.model_fields)
     own = [argument for argument in argv if argument.lstrip("+~").partition("=")[0].partition(".")[0] in own_keys]
     rest = [argument for argument in argv if argument not in own]
+    if command in WITHOUT_CONFIG and rest:
+        raise ConfigError([_unknown(argument, rules) for argument in rest])
     values = yaml.safe_load((CONF_DIR / f"{command.replace(' ', '_')}.yaml").read_text(encoding="utf-8"))
     return _checked(rules, _with_typed(values, own)), rest
+
+
+def _unknown(argument: str, rules: type[Section]) -> Problem:
+    key = argument.lstrip("+~").partition("=")[0]
+    close = difflib.get_close_matches(key, rules.model_fields, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(rules.model_fields)}"
+    return Problem(key=key, message="no such key", hint=hint, origin=COMMAND_LINE)
 
 
 def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     node = OmegaConf.create(values)
     try:
         for override in OverridesParser.create().parse_overrides([permissive(item.lstrip("+")) for item in typed]):
+            if override.is_sweep_override():
+                several = Problem(
+                    key=override.key_or_group, message="takes one value, not several", origin=COMMAND_LINE
+                )
+                raise ConfigError([several])
             OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
+    except ConfigError:
+        raise
     except Exception as error:
         refusal = translate(error, typed)
         if refusal is None:

@@ -18,7 +18,7 @@ from runner.reference.keys import (
 )
 from runner.reference.words import listed
 from runner.schema import VARIANT_KEYS
-from runner.schema.calls import CALLS
+from runner.schema.calls import CALLS, WITHOUT_CONFIG
 from runner.schema.judge import MISSING
 
 _LEFT_WIDTH = 36
@@ -43,6 +43,8 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
         command: one of them, for help on this command; None for all.
         width: columns of the terminal.
     """
+    if command in WITHOUT_CONFIG:
+        return "\n\n".join([_usage(commands, command), *_keys_of_command(command, width)])
     general, *groups = read_groups()
     blocks = [
         _usage(commands, command),
@@ -61,15 +63,15 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
 def _usage(commands: Mapping[str, str], command: str | None) -> str:
     about = commands[command] if command else "Train, evaluate and package image classifiers described in YAML."
     word = command or "[COMMAND]"
-    return f"{about[0].upper()}{about[1:]}\n\nUsage: python -m runner {word} [FLAG …] [GROUP=OPTION …] [KEY=VALUE …]"
+    takes = "KEY=VALUE …" if command in WITHOUT_CONFIG else "[FLAG …] [GROUP=OPTION …] [KEY=VALUE …]"
+    return f"{about[0].upper()}{about[1:]}\n\nUsage: python -m runner {word} {takes}"
 
 
 def _keys_of_command(command: str | None, width: int) -> Iterator[str]:
     call = read_call(command) if command else None
     if call is not None:
-        yield _lines(
-            f"Keys of {command}; the others are laid over the saved config", _key_rows(call, call.variants, width)
-        )
+        others = "" if command in WITHOUT_CONFIG else "; the others are laid over the saved config"
+        yield _lines(f"Keys of {command}{others}", _key_rows(call, call.variants, width))
 
 
 def _lines(title: str, rows: Iterable[str]) -> str:

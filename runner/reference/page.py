@@ -14,8 +14,9 @@ from runner.reference.keys import (
     read_groups,
     read_transforms,
 )
+from runner.reference.words import listed
 from runner.schema import VARIANT_KEYS
-from runner.schema.calls import CALLS
+from runner.schema.calls import CALLS, WITHOUT_CONFIG
 from runner.schema.judge import MISSING
 
 _HEAD = """\
@@ -71,7 +72,11 @@ def config_page() -> str:
 
 
 def _commands() -> Iterator[str]:
-    yield "## Keys of commands\n\nWhat else is typed is laid over the config that the run has saved.\n"
+    alone = listed([f"`{command}`" for command in CALLS if command in WITHOUT_CONFIG], "and")
+    yield (
+        "## Keys of commands\n\nWhat else is typed is laid over the config that the run has saved; "
+        f"{alone} take nothing else.\n"
+    )
     for command in CALLS:
         call = read_call(command)
         if call is not None:
