@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from runner.checkpoint import CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.fingerprint import fingerprint
@@ -26,12 +28,22 @@ from runner.data.transforms import (
 from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
 from runner.dist import DistContext
+from runner.errors import CheckpointError
+from runner.files import sha256_of
 from runner.keyed_random import key
-from runner.model import build_architecture, build_model, head_of, with_versions
+from runner.model import (
+    WeightsPreprocessing,
+    build_architecture,
+    build_model,
+    head_of,
+    weights_preprocessing,
+    with_versions,
+)
 from runner.optimizer import build_optimizer
-from runner.package import read_package
+from runner.package import Package, Preprocessing, read_package
 from runner.schema import Config
 from runner.schema.data import DataConfig
+from runner.schema.model import ModelConfig
 from runner.stop import StopRequest
 from runner.trainer.loop import Trainer
 from runner.trainer.recorder import Recorder
@@ -64,9 +76,8 @@ def assemble(
     # The same first weights in every process, whatever was drawn before.
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
-    data = config.data
+    data = _data_in_force(config.data, built.preprocessing)
     if built.preprocessing is not None:
-        data = follow_weights(data, **vars(built.preprocessing))
         LOGGER.info("preprocessing follows the weights: %s", built.preprocessing)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     module = built.module
@@ -95,6 +106,11 @@ def assemble(
         recorder=recorder,
     )
     return Assembled(trainer=trainer, data=data)
+
+
+def _data_in_force(data: DataConfig, preprocessing: WeightsPreprocessing | None) -> DataConfig:
+    """Where weights bring their own preprocessing, the data config follows them."""
+    return data if preprocessing is None else follow_weights(data, **vars(preprocessing))
 
 
 def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:
@@ -151,13 +167,79 @@ def load_model(run_dir: str | Path) -> LoadedModel:
         CheckpointError: when there is no package, or it is damaged or of a newer format.
         InvalidModelError: when a custom model is no longer installed.
     """
-    package = read_package(Path(run_dir))
+    trained = _packaged(read_package(Path(run_dir)))
+    preprocessing = trained.preprocessing
+    return LoadedModel(
+        module=trained.module,
+        transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
+        classes=trained.classes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A model of a run, with what it takes to use it."""
+
+    module: nn.Module
+    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
+    architecture: ModelConfig
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    """Class names in index order."""
+    origin: dict[str, Any]
+    """Which weights these are: their checkpoint or package, raw or averaged, and their SHA-256."""
+
+
+def load_trained(run_dir: Path, config: Config, checkpoint: str) -> TrainedModel:
+    """Load weights of a run.
+
+    Args:
+        run_dir: the run folder.
+        config: the saved config of the run.
+        checkpoint: `best`, `last` or the name of a checkpoint. The best weights come from the package where there is
+            one, else from their checkpoint, and may be the moving average; of others it is the raw weights.
+
+    Raises:
+        CheckpointError: when the run has no such checkpoint, or it is damaged.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    if checkpoint == "best" and (run_dir / "model").is_dir():
+        return _packaged(read_package(run_dir))
+    store = CheckpointStore(run_dir / "checkpoints", keep=1)
+    name = store.pointed(checkpoint) if checkpoint == "best" or checkpoint == "last" else checkpoint  # noqa: PLR1714
+    if name is None or name not in store.names():
+        there = f"there are {', '.join(store.names())}, best and last" if store.names() else "it has none yet"
+        raise CheckpointError(f"{run_dir} has no checkpoint {checkpoint!r}; {there}")
+    found = store.load(name)
+    best = found.state["progress"]["best"] if checkpoint == "best" else None
+    kind = "ema" if best is not None and best["weights"] == "ema" else "model"
+    classes = tuple(found.state["classes"])
+    module = build_architecture(config.model, len(classes))
+    module.load_state_dict(with_versions(found.tensors[kind], module))
+    data = _data_in_force(config.data, weights_preprocessing(config.model))
+    return TrainedModel(
+        module=module.eval(),
+        architecture=config.model,
+        preprocessing=Preprocessing(
+            image_size=data.image_size, transforms=data.eval_transforms, normalize=data.normalize
+        ),
+        classes=classes,
+        origin={
+            "checkpoint": name,
+            "kind": "ema" if kind == "ema" else "raw",
+            "sha256": sha256_of(store.folder / name / f"{kind}.safetensors"),
+        },
+    )
+
+
+def _packaged(package: Package) -> TrainedModel:
     card = package.card
     module = build_architecture(card.architecture, card.num_classes)
     module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
-    preprocessing = card.preprocessing
-    return LoadedModel(
+    return TrainedModel(
         module=module.eval(),
-        transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
+        architecture=card.architecture,
+        preprocessing=card.preprocessing,
         classes=card.classes,
+        origin={"checkpoint": "best", "kind": card.weights_kind, "sha256": card.weights_sha256},
     )

@@ -69,6 +69,42 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         sync_folder(path.parent)
 
 
+def check_new_file(path: Path) -> None:
+    """Refuse early what can't be written as a new file; leaves nothing behind.
+
+    Raises:
+        OutputError: when it exists already, or its folder is missing or read-only.
+    """
+    if path.exists() or path.is_symlink():
+        raise OutputError(
+            f"{path} exists already and is not overwritten; remove it, or choose another with output=FILE"
+        )
+    with named_write_errors(path):
+        probe = temporary_beside(path)
+        probe.touch(exist_ok=False)
+        probe.unlink()
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a complete file its name, durably; never over another file that has come there meanwhile.
+
+    Raises:
+        OutputError: when the name is taken by now, or can't be given.
+    """
+    sync_file(temporary)
+    with named_write_errors(path):
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if path.exists():
+                raise
+            temporary.rename(path)
+        temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
     """Replace a JSON file as a whole, indented for people; not-a-number is refused, since JSON has none."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

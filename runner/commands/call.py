@@ -58,20 +58,18 @@ def _unknown(argument: str, rules: type[Section]) -> Problem:
 def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     node = OmegaConf.create(values)
     try:
-        for override in OverridesParser.create().parse_overrides([permissive(item.lstrip("+")) for item in typed]):
-            if override.is_sweep_override():
-                several = Problem(
-                    key=override.key_or_group, message="takes one value, not several", origin=COMMAND_LINE
-                )
-                raise ConfigError([several])
-            OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
-    except ConfigError:
-        raise
+        overrides = OverridesParser.create().parse_overrides([permissive(item.lstrip("+")) for item in typed])
+        for override in overrides:
+            if not override.is_sweep_override():
+                OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
     except Exception as error:
         refusal = translate(error, typed)
         if refusal is None:
             raise
         raise ConfigError([refusal]) from error
+    several = [override.key_or_group for override in overrides if override.is_sweep_override()]
+    if several:
+        raise ConfigError([Problem(key=key, message="takes one value", origin=COMMAND_LINE) for key in several])
     plain = OmegaConf.to_container(node)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

@@ -23,7 +23,8 @@ def differences(first: PastRun, second: PastRun) -> dict[str, Differences]:
     sections = {
         "config": changes(first.config, second.config),
         "code": changes(_code(first), _code(second)),
-        "data": changes(data_of(first), data_of(second)),
+        # What only one of them has recorded, such as counts in newer runs, is no difference.
+        "data": (pair for pair in changes(data_of(first), data_of(second)) if None not in pair),
         "environment": changes(_environment(first), _environment(second)),
         "metrics": changes(_metrics(first), _metrics(second)),
     }

@@ -33,10 +33,9 @@ def _code(original: PastRun, now: provenance.GitState) -> Iterator[str]:
     git = original.record.get("git") or {}
     commit, patch_file = git.get("commit"), original.path / "source.patch"
     if commit != now.commit:
-        yield (
-            f"the code differs: the run was made at commit {_or_none(commit)}, this folder is at {_or_none(now.commit)}"
-            + (f"; git checkout {commit} goes there" if commit else "")
-        )
+        here = f"this folder is at {now.commit}" if now.commit else "this folder is in no git repository"
+        made = f"the run was made at commit {commit}" if commit else "the run was made outside of git"
+        yield f"the code differs: {made}, {here}" + (f"; git checkout {commit} goes there" if commit else "")
     patch = patch_file.read_bytes() if patch_file.is_file() else b""
     if patch != now.patch.encode(errors="surrogateescape"):
         where = f"had those of {patch_file}" if patch else "had none"
@@ -79,7 +78,3 @@ def _versions() -> dict[str, str]:
     import torch  # noqa: PLC0415
 
     return provenance.versions() | {"torch": str(torch.__version__)}
-
-
-def _or_none(commit: str | None) -> str:
-    return commit or "none (no git repository)"
