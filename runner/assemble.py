@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from runner.checkpoint import CheckpointStore
+from runner.checkpoint import Checkpoint, CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.fingerprint import fingerprint
@@ -41,6 +41,7 @@ from runner.model import (
 )
 from runner.optimizer import build_optimizer
 from runner.package import Package, Preprocessing, read_package
+from runner.run_folder import read_record
 from runner.schema import Config
 from runner.schema.data import DataConfig
 from runner.schema.model import ModelConfig
@@ -196,23 +197,20 @@ def load_trained(run_dir: Path, config: Config, checkpoint: str) -> TrainedModel
     Args:
         run_dir: the run folder.
         config: the saved config of the run.
-        checkpoint: `best`, `last` or the name of a checkpoint. The best weights come from the package where there is
-            one, else from their checkpoint, and may be the moving average; of others it is the raw weights.
+        checkpoint: `best` (of a completed run its package: raw or averaged weights, as it chose), `last`, or the name
+            of a checkpoint; of a checkpoint that is not the best one the raw weights.
 
     Raises:
         CheckpointError: when the run has no such checkpoint, or it is damaged.
         InvalidModelError: when a custom model is no longer installed.
     """
-    if checkpoint == "best" and (run_dir / "model").is_dir():
+    is_packaged = read_record(run_dir)["status"] == "completed" and (run_dir / "model").is_dir()
+    if checkpoint == "best" and is_packaged:
         return _packaged(read_package(run_dir))
-    store = CheckpointStore(run_dir / "checkpoints", keep=1)
-    name = store.pointed(checkpoint) if checkpoint == "best" or checkpoint == "last" else checkpoint  # noqa: PLR1714
-    if name is None or name not in store.names():
-        there = f"there are {', '.join(store.names())}, best and last" if store.names() else "it has none yet"
-        raise CheckpointError(f"{run_dir} has no checkpoint {checkpoint!r}; {there}")
-    found = store.load(name)
-    best = found.state["progress"]["best"] if checkpoint == "best" else None
-    kind = "ema" if best is not None and best["weights"] == "ema" else "model"
+    found = _checkpoint(CheckpointStore(run_dir / "checkpoints", keep=1), checkpoint)
+    best = found.state["progress"]["best"]
+    is_averaged = best is not None and best["checkpoint"] == found.name and best["weights"] == "ema"
+    kind = "ema" if is_averaged else "model"
     classes = tuple(found.state["classes"])
     module = build_architecture(config.model, len(classes))
     module.load_state_dict(with_versions(found.tensors[kind], module))
@@ -225,11 +223,24 @@ def load_trained(run_dir: Path, config: Config, checkpoint: str) -> TrainedModel
         ),
         classes=classes,
         origin={
-            "checkpoint": name,
-            "kind": "ema" if kind == "ema" else "raw",
-            "sha256": sha256_of(store.folder / name / f"{kind}.safetensors"),
+            "checkpoint": found.name,
+            "kind": "ema" if is_averaged else "raw",
+            "sha256": sha256_of(run_dir / "checkpoints" / found.name / f"{kind}.safetensors"),
         },
     )
+
+
+def _checkpoint(store: CheckpointStore, wanted: str) -> Checkpoint:
+    name: str | None
+    match wanted:
+        case "best" | "last" as pointer:
+            name = store.pointed(pointer)
+        case _:
+            name = wanted
+    if name is None or name not in store.names():
+        there = f"there are {', '.join(store.names())}" if store.names() else "the run has not saved any yet"
+        raise CheckpointError(f"{store.folder.parent} has no checkpoint {wanted!r}; {there}")
+    return store.load(name)
 
 
 def _packaged(package: Package) -> TrainedModel:

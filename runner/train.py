@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from runner import provenance
+from runner import provenance, report
 from runner.assemble import Assembled, assemble
 from runner.attempt import Attempt
 from runner.checkpoint import Checkpoint, CheckpointStore, verify
@@ -92,6 +92,7 @@ def train(
         stop = stop or stack.enter_context(StopRequest())
         if dist.is_main:
             _open(folder, config, splits, dist, attempt)
+        stack.enter_context(_explained_end(folder, splits, dist))
         stack.enter_context(_recorded_end(folder, dist))
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
         checkpoint = _checkpoint(config, splits, store, dist=dist, attempt=attempt)
@@ -249,6 +250,21 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
         except OutputError as second:
             LOGGER.warning("the end of the run could not be recorded: %s", second)
         raise
+
+
+@contextmanager
+def _explained_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterator[None]:
+    """Write the report of a run that has completed or failed; one that was asked to stop must go, and will go on."""
+    try:
+        yield
+    except StoppedOnRequest:
+        raise
+    except Exception:
+        if dist.is_main:
+            report.explain_end(folder.path, splits)
+        raise
+    if dist.is_main:
+        report.explain_end(folder.path, splits)
 
 
 @contextmanager

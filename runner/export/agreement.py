@@ -54,7 +54,7 @@ def compare(exported: Callable[[Tensor], Tensor], pairs: Iterable[tuple[Tensor, 
             found = exported(inputs)
         if found.shape != expected.shape:
             raise ExportError(
-                f"for {len(inputs)} images the exported model gives {tuple(found.shape)}, PyTorch {tuple(expected.shape)}"
+                f"for {len(inputs)} images the file gives {tuple(found.shape)}, PyTorch {tuple(expected.shape)}"
             )
         difference = (found - expected).abs().max().item()
         if not difference < math.inf:

@@ -39,8 +39,8 @@ def write(format_: Format, wrapped: Wrapped, metadata: Mapping[str, Any], file: 
                 program = torch.export.export(wrapped.module, (wrapped.example,), dynamic_shapes=_dynamic_batch())
                 torch.export.save(program, file, extra_files={METADATA_FILE: _json(metadata)})
             case "torchscript":
-                traced = torch.jit.trace(wrapped.module, wrapped.example)
-                torch.jit.save(traced, str(file), _extra_files={METADATA_FILE: _json(metadata)})  # type: ignore[no-untyped-call]
+                traced = torch.jit.trace(wrapped.module, wrapped.example)  # type: ignore[no-untyped-call]
+                torch.jit.save(traced, str(file), _extra_files={METADATA_FILE: _json(metadata)})
             case _:
                 assert_never(format_)
 
