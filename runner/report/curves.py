@@ -92,7 +92,7 @@ def _picture(title: str, lines: tuple[_Line, ...], rows: Sequence[dict[str, Any]
     for line in shown:
         points = [(row["epoch"], row[line.key]) for row in rows if line.key in row]
         marker = "o" if len(points) <= _MOST_MARKERS else None
-        look = {"color": line.color, "linestyle": line.style, "marker": marker, "label": line.label}
+        look: dict[str, Any] = {"color": line.color, "linestyle": line.style, "marker": marker, "label": line.label}
         axes.plot(*zip(*points, strict=True), clip_on=False, **look)
     _finish(axes, is_share=title == "Accuracy", num_lines=len(shown))
     buffer = io.BytesIO()
