@@ -92,8 +92,7 @@ def train(
         stop = stop or stack.enter_context(StopRequest())
         if dist.is_main:
             _open(folder, config, splits, dist, attempt)
-        stack.enter_context(_explained_end(folder, splits, dist))
-        stack.enter_context(_recorded_end(folder, dist))
+        stack.enter_context(_recorded_and_explained_end(folder, splits, dist))
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
         checkpoint = _checkpoint(config, splits, store, dist=dist, attempt=attempt)
         precision = _precision(config, dist, checkpoint)
@@ -253,10 +252,11 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
 
 
 @contextmanager
-def _explained_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterator[None]:
-    """Write the report of a run that has completed or failed; one that was asked to stop must go, and will go on."""
+def _recorded_and_explained_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterator[None]:
+    """Write the report too of a run that has completed or failed; one that is asked to stop must go, and will go on."""
     try:
-        yield
+        with _recorded_end(folder, dist):
+            yield
     except StoppedOnRequest:
         raise
     except Exception:

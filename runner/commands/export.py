@@ -58,10 +58,11 @@ def run(argv: list[str]) -> int:
         LOGGER.warning("%d validation images can't be read and were left out", agreement.num_unreadable)
     LOGGER.info("exported    %s (%.1f MB)", output, output.stat().st_size / 1e6)
     LOGGER.info(
-        "checked     %s validation images: top-1 agreement %.2f%%, largest difference %.2g",
+        "checked     %s validation images: top-1 agreement %.2f%%, largest difference %.2g where outputs reach %.2g",
         f"{agreement.count:,}",
         agreement.top1_agreement * 100,
         agreement.largest_difference,
+        agreement.largest_output,
     )
     LOGGER.info("described   %s", description_of(output))
     return EXIT_DONE

@@ -28,6 +28,8 @@ class Agreement:
     """Images with the same first guess."""
     largest_difference: float
     """Of any output of any image, absolute."""
+    largest_output: float
+    """Of PyTorch's outputs, absolute: what the largest difference is to be measured by."""
     num_unreadable: int
     """Images that could not be read and were left out."""
 
@@ -48,7 +50,7 @@ def compare(exported: Callable[[Tensor], Tensor], pairs: Iterable[tuple[Tensor, 
         ExportError: when an output is not finite or of another shape.
     """
     count = num_agreeing = 0
-    largest = 0.0
+    largest = largest_output = 0.0
     for inputs, expected in pairs:
         with torch.no_grad():
             found = exported(inputs)
@@ -60,9 +62,16 @@ def compare(exported: Callable[[Tensor], Tensor], pairs: Iterable[tuple[Tensor, 
         if not difference < math.inf:
             raise ExportError("the exported model, or the model itself, gives values that are not finite")
         largest = max(largest, difference)
+        largest_output = max(largest_output, expected.abs().max().item())
         count += len(inputs)
         num_agreeing += int((found.argmax(dim=1) == expected.argmax(dim=1)).sum())
-    return Agreement(count=count, num_agreeing=num_agreeing, largest_difference=largest, num_unreadable=0)
+    return Agreement(
+        count=count,
+        num_agreeing=num_agreeing,
+        largest_difference=largest,
+        largest_output=largest_output,
+        num_unreadable=0,
+    )
 
 
 class ValidationImages:

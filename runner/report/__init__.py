@@ -20,6 +20,7 @@ def explain_end(run_dir: Path, splits: Splits) -> None:
 
         write_report(run_dir, run_dir / REPORT_FILE, splits)
     except Exception as error:
-        LOGGER.warning("the report can't be written: %s: %s; see runner report", type(error).__name__, error)
+        reason = f"{type(error).__name__}: {error}"
+        LOGGER.warning("the report can't be written: %s; python -m runner report run=%s tries again", reason, run_dir)
     else:
         LOGGER.info("report      %s", run_dir / REPORT_FILE)

@@ -57,8 +57,8 @@ def sum_up(run_dir: Path) -> Line:
         record = read_record(run_dir)
         model, data = _model_and_data(run_dir, record)
         best, error = record.get("best"), record.get("error")
-        if not isinstance(best, dict | None) or not isinstance(error, dict | None):
-            raise CheckpointError(f"{run_dir / 'run.json'} is damaged: best or error is no object")
+        if not _is_best(best) or not isinstance(error, dict | None):
+            raise CheckpointError(f"{run_dir / 'run.json'} is damaged: best or error is none")
         return Line(
             folder=run_dir,
             model=model,
@@ -69,8 +69,15 @@ def sum_up(run_dir: Path) -> Line:
             elapsed_seconds=elapsed_seconds(run_dir, record),
             error=f"{error.get('name')}: {error.get('message')}" if error else None,
         )
-    except RunnerError as error:
+    except (RunnerError, OSError) as error:
         return _line_without_record(run_dir, "damaged", str(error))
+
+
+def _is_best(best: object) -> bool:
+    if not isinstance(best, dict):
+        return best is None
+    is_number = isinstance(best.get("value"), int | float)
+    return isinstance(best.get("metric"), str) and is_number and isinstance(best.get("epoch"), int)
 
 
 def _is_queued(folder: Path) -> bool:

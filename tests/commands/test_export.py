@@ -73,7 +73,9 @@ def test_the_file_alone_says_what_the_packaged_model_says(trained, tmp_path, for
     exported = open_exported(format_, output)
     with torch.no_grad():
         found = exported(pixels.permute(0, 2, 3, 1) if include_preprocessing else images)
-    torch.testing.assert_close(found, expected.softmax(dim=1) if include_preprocessing else expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        found, expected.softmax(dim=1) if include_preprocessing else expected, atol=1e-4, rtol=1e-3
+    )
 
     metadata = metadata_of(format_, output)
     description = json.loads((tmp_path / f"{output.name}.json").read_text())

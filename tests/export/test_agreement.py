@@ -53,6 +53,7 @@ def test_the_comparison_counts_guesses_and_finds_the_largest_difference():
     answers = iter([found[:2], found[2:]])
     agreement = compare(lambda _: next(answers), pairs)
     assert (agreement.count, agreement.num_agreeing, agreement.largest_difference) == (3, 2, 2.0)
+    assert agreement.largest_output == 3.0
     assert agreement.top1_agreement == pytest.approx(2 / 3)
 
 

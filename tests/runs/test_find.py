@@ -37,7 +37,7 @@ def test_newest_first_and_filters(tmp_path):
 
 
 def test_what_is_damaged_is_shown_and_what_waits_for_slurm_too(tmp_path):
-    for name, text in (("torn", '{"status": "comp'), ("odd", json.dumps(record(best=3))), ("list", "[]")):
+    for name, text in (("torn", '{"status": "comp'), ("odd", json.dumps(record(best={}))), ("list", "[]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
         line = sum_up(tmp_path / name)
