@@ -35,9 +35,8 @@ def differences(first: PastRun, second: PastRun) -> dict[str, Differences]:
 def data_of(run: PastRun) -> dict[str, Any]:
     """What identifies the data set of a run: fingerprint and counts of images, as far as the run has recorded them."""
     facts = dict(run.record.get("data") or {})
-    # A run from before run.json said so has it in its checkpoints.
-    facts.setdefault("fingerprint", run.state.get("data_fingerprint"))
-    return facts
+    # run.json tells how the run began (older ones do not); resumed with resume.allow=[data] it goes on with others.
+    return facts | {"fingerprint": run.state.get("data_fingerprint") or facts.get("fingerprint")}
 
 
 def _code(run: PastRun) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def test_other_code_environment_and_data_are_said(original, caplog, tmp_path, mo
     record = json.loads((copy / "run.json").read_text())
     record |= {"git": {"commit": "f" * 40, "dirty": True}, "device": "cuda: H200", "world_size": 8}
     record["versions"]["torch"] = "1.0"
-    record["data"]["fingerprint"] = "other"
+    (last,) = copy.glob("checkpoints/*/state.json")
+    last.write_text(json.dumps(json.loads(last.read_text()) | {"data_fingerprint": "other"}))
     (copy / "run.json").write_text(json.dumps(record))
     (copy / "source.patch").write_text("diff --git a/x b/x\n")
     launched = []
