@@ -34,13 +34,15 @@ from runner.device import Precision, choose_memory_format
 from runner.dist import DistContext, single_process
 from runner.errors import CheckpointError
 from runner.evaluation.examine import Scorer, Share
-from runner.evaluation.weights import load_weights
+from runner.evaluation.subject import read_classes
+from runner.evaluation.weights import choose_weights, load_weights
 from runner.keyed_random import key
 from runner.model import build_architecture, build_model, head_of, weights_preprocessing, with_versions
 from runner.optimizer import build_optimizer
-from runner.package import Package, read_package
+from runner.package import Package, Preprocessing, read_package
 from runner.schema import Config
 from runner.schema.data import DataConfig
+from runner.schema.model import ModelConfig
 from runner.schema.transforms import Normalize
 from runner.stop import StopRequest
 from runner.trainer.bad_images import BadImages
@@ -267,10 +269,49 @@ def load_model(run_dir: str | Path) -> LoadedModel:
         InvalidModelError: when a custom model is no longer installed.
     """
     package = read_package(Path(run_dir))
-    card = package.card
-    preprocessing = card.preprocessing
+    preprocessing = package.card.preprocessing
     return LoadedModel(
         module=_packaged_module(package),
         transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
-        classes=card.classes,
+        classes=package.card.classes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A model of a run, with what it takes to use it."""
+
+    module: nn.Module
+    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
+    architecture: ModelConfig
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    """Class names in index order."""
+    origin: dict[str, Any]
+    """Which weights these are: their checkpoint, raw or averaged, and their SHA-256."""
+
+
+def load_trained(run_dir: Path, config: Config, checkpoint: str) -> TrainedModel:
+    """Load weights of a run.
+
+    Args:
+        run_dir: the run folder.
+        config: the saved config of the run.
+        checkpoint: which weights; see :func:`runner.evaluation.weights.choose_weights`.
+
+    Raises:
+        CheckpointError: when the run has no such checkpoint, or it is damaged.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    chosen, classes, data = choose_weights(run_dir, checkpoint), read_classes(run_dir), _in_force(config)
+    module = build_architecture(config.model, len(classes))
+    load_weights(module, chosen.file, single_process(torch.device("cpu")))
+    return TrainedModel(
+        module=module.eval(),
+        architecture=config.model,
+        preprocessing=Preprocessing(
+            image_size=data.image_size, transforms=data.eval_transforms, normalize=data.normalize
+        ),
+        classes=classes,
+        origin=chosen.to_json(),
     )

@@ -32,6 +32,8 @@ class Attempt:
     """What the log should say about a config that was changed for this attempt."""
     may_change_data: bool = False
     """Whether the user wants to go on with other images of the same classes."""
+    repeats: str | None = None
+    """The folder of the run whose config this one repeats, for the record."""
 
     @property
     def if_cut(self) -> str:

@@ -48,7 +48,7 @@ GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_
 # commands.
 PATH_KEYS = frozenset(
     {"data.root", "data.train", "data.val", "data.test", "data.exclude", "output_dir", "sweep.dir", "model.weights"}
-    | {"run", "model", "checkpoint", "input", "output", "root"}
+    | {"run", "a", "b", "model", "checkpoint", "input", "output", "root"}
     | {"path_column", "label_column", "group_column", "split_column", "delimiter", "encoding"}
 )
 # Hydra would make these before anything is checked.

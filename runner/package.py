@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -16,7 +16,7 @@ from runner.schema.base import Section
 from runner.schema.model import ModelConfig
 from runner.schema.transforms import Normalize, Transform
 
-PACKAGE_FORMAT = 1
+PACKAGE_FORMAT = 2
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "model.json"
 
@@ -33,8 +33,8 @@ class Preprocessing(Section):
 class ModelCard(Section):
     """Everything about a packaged model but its weights."""
 
-    format: Literal[1]
-    """Version of this file's layout."""
+    format: Literal[1, 2]
+    """Version of this file's layout. Format 1 had neither metrics nor origin."""
     architecture: ModelConfig
     """How to build the module; its `weights` say where training started and are not needed."""
     num_classes: Annotated[int, Field(ge=1)]
@@ -46,9 +46,9 @@ class ModelCard(Section):
     """Whether the weights are those that were trained or their moving average."""
     best: dict[str, Any]
     """The metric by which these weights were chosen, its value and its epoch."""
-    metrics: dict[str, Any]
+    metrics: dict[str, Any] = Field(default_factory=dict)
     """What they reach on each split that they were evaluated on; empty until then."""
-    origin: dict[str, Any]
+    origin: dict[str, Any] = Field(default_factory=dict)
     """The run that they come from: folder, start, git commit, data, versions."""
 
 
@@ -129,10 +129,10 @@ def _read_card(card_file: Path, path: Path) -> ModelCard:
     version = values.get("format") if isinstance(values, dict) else None
     if isinstance(version, int) and version > PACKAGE_FORMAT:
         raise CheckpointError(
-            f"{card_file} has format {version}, of a newer runner; this one reads format {PACKAGE_FORMAT}: update it"
+            f"{card_file} has format {version}, of a newer runner; this one reads up to {PACKAGE_FORMAT}: update it"
         )
-    if version != PACKAGE_FORMAT:
-        raise CheckpointError(f"{card_file} has format {version!r}; this runner reads format {PACKAGE_FORMAT}")
+    if version not in get_args(ModelCard.model_fields["format"].annotation):
+        raise CheckpointError(f"{card_file} has format {version!r}; this runner reads up to {PACKAGE_FORMAT}")
     try:
         return ModelCard.model_validate_json(json.dumps(values))
     except ValidationError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from runner import provenance
+from runner import provenance, report
 from runner.assemble import Assembled, assemble
 from runner.attempt import Attempt
 from runner.checkpoint import Checkpoint, CheckpointStore, verify
@@ -37,9 +37,10 @@ from runner.evaluation.split import summary_of
 from runner.files import named_write_errors
 from runner.package import add_metrics, write_package
 from runner.run_folder import RunFolder
+from runner.runs.find import experiment_of
 from runner.schema import Config
 from runner.stop import StopRequest
-from runner.summary import conclude, introduce
+from runner.summary import conclude, facts_of_data, introduce
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
@@ -95,7 +96,7 @@ def train(
         stop = stop or stack.enter_context(StopRequest())
         if dist.is_main and not attempt.is_resumed:
             _begin(folder, config, splits, dist, attempt)
-        stack.enter_context(_recorded_end(folder, dist))
+        stack.enter_context(_recorded_and_explained_end(folder, splits, dist))
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
         checkpoint = _checkpoint(config, splits, store, dist=dist, attempt=attempt)
         precision = _precision(config, dist, checkpoint)
@@ -236,6 +237,10 @@ def _begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext,
         {
             "command": attempt.command,
             "overrides": list(attempt.overrides),
+            "repeats": attempt.repeats,
+            # So that a list of thousands of runs needs no other file.
+            "experiment": experiment_of(config.model.model_dump(), config.data.model_dump()),
+            "data": facts_of_data(splits),
             "git": {"commit": git.commit, "dirty": git.dirty},
             "world_size": dist.world_size,
             "launcher": dist.mode,
@@ -270,6 +275,22 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
         except OutputError as second:
             LOGGER.warning("the end of the run could not be recorded: %s", second)
         raise
+
+
+@contextmanager
+def _recorded_and_explained_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterator[None]:
+    """Write the report too of a run that has completed or failed; one that is asked to stop must go, and will go on."""
+    try:
+        with _recorded_end(folder, dist):
+            yield
+    except StoppedOnRequest:
+        raise
+    except Exception:
+        if folder.is_open:
+            report.explain_end(folder.path, splits)
+        raise
+    if dist.is_main:
+        report.explain_end(folder.path, splits)
 
 
 @contextmanager

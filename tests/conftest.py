@@ -40,6 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device; this machine has none"))
 
 
+@pytest.fixture(autouse=True)
+def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the report takes longer than the tiny trainings themselves; tests about it ask with the mark `report`."""
+    if request.node.get_closest_marker("report") is None:
+        monkeypatch.setattr("runner.report.explain_end", lambda *_: None)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[..., list[str]]:
     """Overrides of a training that takes about a second and writes below tmp_path."""

@@ -18,7 +18,7 @@ def model(trained, tmp_path) -> Path:
 
 def test_it_says_where_it_comes_from_and_what_it_reaches(model, trained):
     card = read_package(model).card
-    assert (card.format, card.num_classes) == (1, 3)
+    assert (card.format, card.num_classes) == (2, 3)
     assert card.origin["run"] == str(trained)
     assert set(card.origin["git"]) == {"commit", "dirty"}
     assert set(card.metrics) == {"val", "test"}
@@ -35,7 +35,7 @@ def test_metrics_are_added_without_touching_the_rest(model):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "of a newer runner; this one reads format 1: update it"),
+        ({"format": 3}, "of a newer runner; this one reads up to 2: update it"),
         ({"format": None}, "has format None"),
         ({"classes": 3}, "is damaged: 1 fields are wrong"),
         ({"weights_sha256": "0"}, "is missing or damaged"),

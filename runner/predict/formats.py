@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from runner.errors import ConfigError, OutputError, Problem
+from runner.errors import ConfigError, MissingPackageError, Problem
 from runner.files import sync_file, temporary_beside
 from runner.spreadsheet import csv_lines, nine_digits
 
@@ -72,7 +72,7 @@ def format_of(output: Path, columns: Sequence[str]) -> Format:
 
     Raises:
         ConfigError: for an unknown ending.
-        OutputError: for Parquet without pyarrow.
+        MissingPackageError: for Parquet without pyarrow.
     """
     match output.suffix.lower():
         case ".csv":
@@ -141,7 +141,7 @@ class _Parquet:
         try:
             import pyarrow  # noqa: PLC0415 - an extra, and only for this format
         except ImportError as error:
-            raise OutputError(
+            raise MissingPackageError(
                 "a .parquet file needs pyarrow, which is not installed: pip install 'runner[parquet]'; "
                 "or write .csv or .jsonl"
             ) from error

@@ -88,6 +88,7 @@ class Trainer:
         self.meter = Meter(dist.device)
         self.learning_rate = 0.0
         self.peak = peak_learning_rate(config.optimizer, dist.world_size)
+        self.checkpoint_seconds = 0.0  # that training has waited for checkpoints since the last row of metrics
         self.saved_at = time.monotonic()
         self.saved_name: str | None = None  # the newest checkpoint, of exactly the present state
 
@@ -311,7 +312,9 @@ class Trainer:
             "train_seconds": meter.train_seconds,
             "data_wait_seconds": meter.data_wait_seconds,
             "epoch_seconds": meter.train_seconds + evaluation_seconds,
+            "checkpoint_seconds": self.checkpoint_seconds,
         }
+        self.checkpoint_seconds = 0.0
         if self.recorder is not None:
             self.recorder.epoch(row, progress.best)
             self.recorder.warn(summary for split in (self.bad_train, self.bad_val) if (summary := split.summary()))
@@ -406,6 +409,11 @@ class Trainer:
 
     def _save(self) -> None:
         """Save a checkpoint; never one of weights that a bad loss has spoilt. Every process must call it."""
+        started = time.perf_counter()
+        self._submit()
+        self.checkpoint_seconds += time.perf_counter() - started
+
+    def _submit(self) -> None:
         self._check_finite()
         progress = self.progress
         name = checkpoint_name(progress.epoch, progress.step)

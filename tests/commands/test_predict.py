@@ -109,7 +109,7 @@ REFUSED = {
     "no parent": (["output={tmp}/none/x.csv"], OutputError, "there is no folder"),
     "no place": (["output=/proc/x.csv"], OutputError, r"/proc/x\.csv\.partial can't be written"),
     "kind": (["output={tmp}/x.xlsx"], ConfigError, "must end in"),
-    "typo": (["bacth_size=3"], ConfigError, "no such key; predict takes run, model"),
+    "typo": (["bacth_size=3"], ConfigError, r"no such key; did you mean batch_size\?"),
     "empty": (["input={tmp}/empty"], InvalidDatasetError, "no image in this folder"),
     "nothing": (["input={tmp}/none"], InvalidDatasetError, "there is no such file or folder"),
 }
@@ -135,7 +135,7 @@ def test_a_damaged_or_newer_package_is_refused(trained, photos, tmp_path):
     card = json.loads((model / "model.json").read_text())
     argv = [f"model={model}", f"input={photos}", f"output={tmp_path / 'x.csv'}"]
     (model / "model.json").write_text(json.dumps({**card, "format": 99}))
-    with pytest.raises(CheckpointError, match=r"has format 99, of a newer runner; this one reads format 1: update it"):
+    with pytest.raises(CheckpointError, match=r"has format 99, of a newer runner; this one reads up to 2: update it"):
         predict.run(argv)
     (model / "model.json").write_text(json.dumps(card))
     (model / "model.safetensors").write_bytes(b"x")

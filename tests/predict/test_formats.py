@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from runner.errors import ConfigError, OutputError
+from runner.errors import ConfigError, MissingPackageError
 from runner.predict.formats import SUFFIXES, Scored, columns, format_of
 
 COLUMNS = columns(["a", 'b\n"x'], has_labels=True)
@@ -105,5 +105,5 @@ def test_other_endings_and_a_missing_extra_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"must end in \.csv, \.jsonl, \.parquet"):
         format_of(tmp_path / "scores.xlsx", COLUMNS)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(OutputError, match=r"pip install 'runner\[parquet\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'runner\[parquet\]'"):
         format_of(tmp_path / "scores.parquet", COLUMNS)
