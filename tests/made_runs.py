@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from runner.compose import to_yaml
 from runner.data.fingerprint import fingerprint
 from runner.data.paths import resolve_paths
 from runner.data.splits import open_splits
+from runner.spreadsheet import csv_lines
 from tests.conftest import TINY
 
 # A small model with BatchNorm whose training takes a second.
@@ -51,8 +51,9 @@ def row(epoch: int, **values: Any) -> dict[str, Any]:
         "train_images_per_second": 100.0,
         "train_seconds": 10.0,
         "data_wait_seconds": 1.0,
-        "epoch_seconds": 12.0,
+        "evaluation_seconds": 2.0,
         "checkpoint_seconds": 0.5,
+        "epoch_seconds": 13.5,
         **values,
     }
 
@@ -124,5 +125,5 @@ def _evaluate(run: Path, source: Any, classes: tuple[str, ...]) -> None:
         "classes": list(classes),
     }
     (run / "evaluation" / "metrics.json").write_text(json.dumps(metrics))
-    with (run / "evaluation" / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["image", "path", "label", "predicted", "probability", "loss"], *predictions])
+    header = ["image", "path", "label", "predicted", "probability", "loss"]
+    (run / "evaluation" / "predictions.csv").write_text(csv_lines([header, *predictions]), encoding="utf-8")

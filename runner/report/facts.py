@@ -100,7 +100,7 @@ def _words(metric: str) -> str:
 def _tiles(run: PastRun) -> Iterator[tuple[str, str, str]]:
     found, best_row = run.evaluation, _best_row(run)
     if found is not None:
-        yield "Top-1", f"{found['top1']:.2%}", f"{found['correct']:,} of {found['count']:,} validation images"
+        yield "Top-1", f"{found['top1']:.2%}", _of_images(found)
         yield "Top-5", f"{found['top5']:.2%}", "label among the first five guesses"
         yield "Loss", f"{found['loss']:.4f}", "mean cross-entropy, validation"
         if "expected_calibration_error" in found:
@@ -118,6 +118,11 @@ def _tiles(run: PastRun) -> Iterator[tuple[str, str, str]]:
     if run.rows:
         rates = sorted(row["train_images_per_second"] for row in run.rows)
         yield "Speed", f"{rates[len(rates) // 2]:,.0f}/s", "training images, median epoch"
+
+
+def _of_images(found: Mapping[str, Any]) -> str:
+    skipped = f", {found['num_skipped']:,} skipped" if found.get("num_skipped") else ""
+    return f"{found['correct']:,} of {found['count']:,} validation images{skipped}"
 
 
 def _best_row(run: PastRun) -> dict[str, Any] | None:
@@ -139,25 +144,30 @@ def _commands(run: PastRun) -> Iterator[tuple[str, str]]:
 
 
 def time_split(run: PastRun) -> tuple[Part, ...]:
-    """Where the time of the finished epochs went."""
+    """Where the time of the finished epochs went; the checkpoint of the last one comes after its row."""
     rows = run.rows
-    if not rows or not all("train_seconds" in row for row in rows):
+    if not rows or not all("evaluation_seconds" in row for row in rows):
         return ()
     wait = sum(row["data_wait_seconds"] for row in rows)
     train = sum(row["train_seconds"] for row in rows)
     seconds = {
         "Training steps": max(0.0, train - wait),
         "Waiting for data": wait,
-        "Evaluation": max(0.0, sum(row["epoch_seconds"] for row in rows) - train),
-        # Not of older runs; the last one comes after the last row.
-        "Waiting for checkpoints": sum(row.get("checkpoint_seconds", 0.0) for row in rows),
+        "Evaluation": sum(row["evaluation_seconds"] for row in rows),
+        "Waiting for checkpoints": sum(row["checkpoint_seconds"] for row in rows),
     }
-    total = sum(seconds.values()) or 1.0
+    total = sum(row["epoch_seconds"] for row in rows)
+    seconds["Everything else"] = max(0.0, total - sum(seconds.values()))
     return tuple(Part(name=name, seconds=value, share=value / total) for name, value in seconds.items())
 
 
-def warnings_of(log: Path) -> tuple[tuple[str, int], ...]:
-    """The warnings of a log with how often each was given, in their order; of many the last ones."""
+def warnings_of(run: PastRun) -> tuple[tuple[str, int], ...]:
+    """What run.json warns of, then the warnings of the log with how often each was given; of many the last ones."""
+    recorded = tuple((str(sentence), 1) for sentence in run.record.get("warnings") or ())
+    return (*recorded, *_warnings_in(run.path / "logs" / "rank_0.log"))
+
+
+def _warnings_in(log: Path) -> tuple[tuple[str, int], ...]:
     if not log.is_file():
         return ()
     with log.open(encoding="utf-8", errors="replace") as lines:

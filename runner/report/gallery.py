@@ -6,7 +6,7 @@ import base64
 import csv
 import heapq
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from runner.errors import CheckpointError, RunnerError
 from runner.runs.diff import data_of
 from runner.runs.past import PastRun
 from runner.saved import load_saved
+from runner.spreadsheet import neutral
 
 _MOST_MISTAKES = 24
 _SIDE_PX = 176
@@ -75,13 +76,15 @@ def gallery(run: PastRun, splits: Splits | None) -> Gallery:
     file = run.path / "evaluation" / "predictions.csv"
     if run.evaluation is None or not file.is_file():
         return Gallery(mistakes=(), num_mistakes=0, note="The run has not been evaluated image by image.")
-    wrong = [row for row in _rows(file) if row.label != row.predicted]
+    # As the classes are called, not as a spreadsheet must see them.
+    names = {neutral(name): name for name in run.evaluation["classes"]}
+    wrong = [row for row in _rows(file, names) if row.label != row.predicted]
     worst = heapq.nlargest(_MOST_MISTAKES, wrong)
     source, note = _source(run, splits) if worst else (None, None)
     return Gallery(mistakes=tuple(_mistake(row, source) for row in worst), num_mistakes=len(wrong), note=note)
 
 
-def _rows(file: Path) -> Iterator[_Row]:
+def _rows(file: Path, names: Mapping[str, str]) -> Iterator[_Row]:
     with file.open(encoding="utf-8", newline="") as lines:
         try:
             for row in csv.DictReader(lines):
@@ -89,8 +92,8 @@ def _rows(file: Path) -> Iterator[_Row]:
                     loss=float(row["loss"]),
                     image=int(row["image"]),
                     path=row["path"],
-                    label=row["label"],
-                    predicted=row["predicted"],
+                    label=names[row["label"]],
+                    predicted=names[row["predicted"]],
                     probability=float(row["probability"]),
                 )
         except (KeyError, ValueError, TypeError, csv.Error) as error:

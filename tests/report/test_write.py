@@ -28,6 +28,8 @@ def test_what_comes_from_data_is_escaped(tmp_path):
 
 def test_everything_that_was_asked_for_is_there(tmp_path):
     run = make_run_on_photos(tmp_path / "run", tmp_path / "photos", ("ants", "bees"), test={"count": 7, "top1": 0.25})
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "warnings": ["data.val: 1 of 5 images were skipped: <a>"]}))
     log = run / "logs" / "rank_0.log"
     warning = "2026-11-20 10:00:00,123 WARNING slow <disk>\n"
     log.write_text(f"2026-11-20 10:00:00,123 INFO all is well\n{warning}{warning}continued\n")
@@ -39,15 +41,16 @@ def test_everything_that_was_asked_for_is_there(tmp_path):
         "Test top-1 25.00% 7 images",
         "Best top-1 accuracy: 90.00%, after epoch 2 of 2.",
         "It took 2 min 05 s on cpu, with 1 process.",
-        "Training steps 18 s · 72.0 %",
-        "Waiting for data 2 s · 8.0 %",
-        "Evaluation 4 s · 16.0 %",
-        "Waiting for checkpoints 1 s · 4.0 %",
+        "Training steps 18 s · 66.7 %",
+        "Waiting for data 2 s · 7.4 %",
+        "Evaluation 4 s · 14.8 %",
+        "Waiting for checkpoints 1 s · 3.7 %",
+        "Everything else 2 s · 7.4 %",
         "ants bees 1 50.0 %",
         "All 2 mistakes",
         "taken for ants , 70.0 %",
         "runs repeat run=",
-        "slow &lt;disk&gt; 2 times",
+        "data.val: 1 of 5 images were skipped: &lt;a&gt; slow &lt;disk&gt; 2 times",
         "data.batch_size 2",
         "torch version 2.15.0",
     ):
@@ -104,7 +107,7 @@ def test_a_run_without_epochs_and_evaluation_has_a_report(tmp_path, facts, words
 
 
 def test_rows_of_before_and_of_averaged_weights(tmp_path):
-    old = {key: value for key, value in row(1).items() if key not in ("train_seconds", "checkpoint_seconds")}
+    old = {key: value for key, value in row(1).items() if key not in ("evaluation_seconds", "checkpoint_seconds")}
     best = {"metric": "val_loss", "value": 0.5, "epoch": 2, "weights": "ema"}
     ema = {"val_ema_loss": 0.5, "val_ema_top1": 0.75, "val_ema_top5": 1.0}
     page = render(read_run(make_run(tmp_path / "run", rows=(old, row(2, **ema)), best=best)))
