@@ -58,6 +58,7 @@ bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." co
 	$(BIN)/python benchmarks/refusals.py
 	$(BIN)/python benchmarks/checkpoint_stall.py
 	$(BIN)/python benchmarks/resume_start.py
+	$(BIN)/python benchmarks/predict_rate.py
 	$(BIN)/python benchmarks/weight_difference.py
 	$(BIN)/python benchmarks/gloo_efficiency.py
 	$(BIN)/python benchmarks/table.py

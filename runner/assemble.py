@@ -17,24 +17,33 @@ from runner.console import LOGGER
 from runner.data.balance import class_weights
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
+from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.data.transforms import (
     Normalizer,
     PackagedTransform,
+    Pipeline,
     eval_transform,
     follow_weights,
+    pipeline_of,
     train_transform,
     with_normalize,
 )
 from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
-from runner.dist import DistContext
+from runner.dist import DistContext, single_process
+from runner.errors import CheckpointError
+from runner.evaluation.examine import Scorer, Share
+from runner.evaluation.subject import read_classes
+from runner.evaluation.weights import choose_weights, load_weights
 from runner.keyed_random import key
-from runner.model import WeightsPreprocessing, build_architecture, build_model, head_of, with_versions
+from runner.model import build_architecture, build_model, head_of, weights_preprocessing, with_versions
 from runner.optimizer import build_optimizer
-from runner.package import read_package
+from runner.package import Package, Preprocessing, read_package
 from runner.schema import Config
 from runner.schema.data import DataConfig
+from runner.schema.model import ModelConfig
+from runner.schema.transforms import Normalize
 from runner.stop import StopRequest
 from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
@@ -49,6 +58,8 @@ class Assembled:
     trainer: Trainer
     data: DataConfig
     """The data config in force: where weights bring their own preprocessing, it follows them."""
+    test: Share | None
+    """This process's share of the test split; None where there is none."""
 
 
 def assemble(
@@ -69,7 +80,7 @@ def assemble(
     # The same first weights in every process, whatever was drawn before.
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
-    data = _data_in_force(config.data, built.preprocessing)
+    data = _in_force(config)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     module = built.module
     if config.dist.sync_batchnorm and dist.world_size > 1:
@@ -77,7 +88,7 @@ def assemble(
     model = module.to(dist.device).to(memory_format=memory_format)
     if config.trainer.compile:
         model.compile()
-    train_batches, val_batches = _batches(config, data, splits, dist)
+    train_batches = _train_batches(config, data, splits.train, dist)
     trainer = Trainer(
         config=config,
         dist=dist,
@@ -90,38 +101,107 @@ def assemble(
         memory_format=memory_format,
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
-        val_batches=val_batches,
+        val_batches=_eval_batches(data, splits.val, dist),
         **_counting(data, splits, train_batches, dist),
         data_fingerprint=fingerprint(splits),
         writer=writer,
         stop=stop,
         recorder=recorder,
     )
-    return Assembled(trainer=trainer, data=data)
+    test = _share(data, "data.test", splits.test, dist) if splits.test is not None else None
+    return Assembled(trainer=trainer, data=data, test=test)
 
 
-def preview_batches(config: Config, splits: Splits) -> TrainBatches:
-    """The training images as one process would get them, to be looked at: without a model."""
-    alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
-    return _batches(config, config.data, splits, alone)[0]
+def assemble_evaluation(
+    config: Config, splits: Splits, split: str, file: Path, *, dist: DistContext, precision: Precision
+) -> tuple[Scorer, Share]:
+    """Put together what it takes to evaluate weights; every process must call it.
+
+    Args:
+        config: of the run, complete and checked.
+        splits: of which `val` is evaluated, whichever split of the data it is.
+        split: which one it is.
+        file: the weights, which the main process reads.
+        dist: place of this process among others.
+        precision: number format of the forward pass.
+
+    Raises:
+        CheckpointError: when the weights are of another model.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    data = _in_force(config)
+    module = build_architecture(config.model, len(splits.classes))
+    load_weights(module, file, dist)
+    scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
+    if config.trainer.compile:
+        scorer.module.compile()
+    return scorer, _share(data, f"data.{split}", splits.val, dist)
 
 
-def _data_in_force(data: DataConfig, preprocessing: WeightsPreprocessing | None) -> DataConfig:
+def _scorer(
+    module: nn.Module, normalize: Normalize, image_size: int, dist: DistContext, precision: Precision
+) -> Scorer:
+    memory_format = choose_memory_format(dist.device, precision, image_size)
+    return Scorer(
+        module=module.eval().to(dist.device).to(memory_format=memory_format),
+        normalizer=Normalizer(normalize).to(dist.device),
+        dist=dist,
+        precision=precision,
+        memory_format=memory_format,
+    )
+
+
+def assemble_scorer(package: Package, device: torch.device, precision: Precision) -> tuple[Scorer, Pipeline]:
+    """Put together what it takes to score images with a packaged model, in one process.
+
+    Returns:
+        The model, and what is done to the uint8 pixels of an image (3 × height × width) before it: both give the same
+        bits as at evaluation.
+
+    Raises:
+        InvalidModelError: when a custom model is not installed.
+    """
+    preprocessing = package.card.preprocessing
+    module, size = _packaged_module(package), preprocessing.image_size
+    scorer = _scorer(module, preprocessing.normalize, size, single_process(device), precision)
+    return scorer, pipeline_of(preprocessing.transforms)
+
+
+def _packaged_module(package: Package) -> nn.Module:
+    card = package.card
+    module = build_architecture(card.architecture, card.num_classes)
+    try:
+        module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
+    except (RuntimeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{package.weights_file} does not fit the architecture in model.json: {error}") from error
+    return module.eval()
+
+
+def _in_force(config: Config) -> DataConfig:
+    """The data config, with the preprocessing of pretrained weights that bring their own, and one normalisation."""
+    data, preprocessing = config.data, weights_preprocessing(config.model)
     if preprocessing is not None:
         data = follow_weights(data, **vars(preprocessing))
         LOGGER.info("preprocessing follows the weights: %s", preprocessing)
     return with_normalize(data)
 
 
+def preview_batches(config: Config, splits: Splits) -> TrainBatches:
+    """The training images as one process would get them, to be looked at: without a model."""
+    alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
+    return _train_batches(config, config.data, splits.train, alone)
+
+
 def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: DistContext) -> dict[str, Any]:
     """What decides how much an image counts, and whether too many are bad."""
     is_weighted = data.balance == "loss_weights"
     weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
-    bad_images = tuple(
-        BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
-        for key, source in (("data.train", splits.train), ("data.val", splits.val))
-    )
+    bad_images = (_bad_images(data, "data.train", splits.train, dist), _bad_images(data, "data.val", splits.val, dist))
     return {"weighting": Weighting(batches, weights, dist.device), "bad_images": bad_images}
+
+
+def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> BadImages:
+    return BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
 
 
 def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:
@@ -131,33 +211,39 @@ def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | No
     return AveragedModel(model, multi_avg_fn=average, use_buffers=True)
 
 
-def _batches(config: Config, data: DataConfig, splits: Splits, dist: DistContext) -> tuple[TrainBatches, EvalBatches]:
-    workers = resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores)
-    place = {"rank": dist.rank, "world_size": dist.world_size}
-    pin_memory = dist.device.type == "cuda"
-    skips_bad = data.on_bad_image == "skip"
-    train = TrainBatches(
-        source=splits.train,
+def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:
+    return TrainBatches(
+        source=source,
         transform=train_transform(data),
         seed=config.seed,
         batch_size=data.batch_size,
         last_batch=data.last_batch,
-        workers=workers,
-        pin_memory=pin_memory,
-        skips_bad=skips_bad,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
+        skips_bad=data.on_bad_image == "skip",
         draws_balanced=data.balance == "sampler",
-        **place,
     )
-    val = EvalBatches(
-        splits.val,
+
+
+def _share(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> Share:
+    return Share(
+        source=source, batches=_eval_batches(data, source, dist), bad_images=_bad_images(data, key, source, dist)
+    )
+
+
+def _eval_batches(data: DataConfig, source: ImageSource, dist: DistContext) -> EvalBatches:
+    return EvalBatches(
+        source,
         eval_transform(data),
         batch_size=data.batch_size,
-        workers=workers,
-        pin_memory=pin_memory,
-        skips_bad=skips_bad,
-        **place,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
+        skips_bad=data.on_bad_image == "skip",
     )
-    return train, val
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,12 +269,49 @@ def load_model(run_dir: str | Path) -> LoadedModel:
         InvalidModelError: when a custom model is no longer installed.
     """
     package = read_package(Path(run_dir))
-    card = package.card
-    module = build_architecture(card.architecture, card.num_classes)
-    module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
-    preprocessing = card.preprocessing
+    preprocessing = package.card.preprocessing
     return LoadedModel(
-        module=module.eval(),
+        module=_packaged_module(package),
         transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
-        classes=card.classes,
+        classes=package.card.classes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A model of a run, with what it takes to use it."""
+
+    module: nn.Module
+    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
+    architecture: ModelConfig
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    """Class names in index order."""
+    origin: dict[str, Any]
+    """Which weights these are: their checkpoint, raw or averaged, and their SHA-256."""
+
+
+def load_trained(run_dir: Path, config: Config, checkpoint: str) -> TrainedModel:
+    """Load weights of a run.
+
+    Args:
+        run_dir: the run folder.
+        config: the saved config of the run.
+        checkpoint: which weights; see :func:`runner.evaluation.weights.choose_weights`.
+
+    Raises:
+        CheckpointError: when the run has no such checkpoint, or it is damaged.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    chosen, classes, data = choose_weights(run_dir, checkpoint), read_classes(run_dir), _in_force(config)
+    module = build_architecture(config.model, len(classes))
+    load_weights(module, chosen.file, single_process(torch.device("cpu")))
+    return TrainedModel(
+        module=module.eval(),
+        architecture=config.model,
+        preprocessing=Preprocessing(
+            image_size=data.image_size, transforms=data.eval_transforms, normalize=data.normalize
+        ),
+        classes=classes,
+        origin=chosen.to_json(),
     )

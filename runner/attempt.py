@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.data.splits import Splits
+    from runner.dist import DistContext
+    from runner.schema import Config
+    from runner.stop import StopRequest
+    from runner.train import RunResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,3 +34,28 @@ class Attempt:
     """Whether the user wants to go on with other images of the same classes."""
     trial_file: Path | None = None
     """Record of the trial of a sweep whose policy may end this run early; None where none may."""
+    repeats: str | None = None
+    """The folder of the run whose config this one repeats, for the record."""
+
+    @property
+    def if_cut(self) -> str:
+        """What stands when it was ended by force, and how to go on."""
+        return "The checkpoints so far stand: resume goes on from the newest"
+
+    def carry_out(
+        self,
+        config: Config,
+        folder: Path,
+        splits: Splits,
+        *,
+        dist: DistContext | None = None,
+        stop: StopRequest | None = None,
+    ) -> RunResult:
+        """Train; see :func:`runner.train.train`."""
+        from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
+
+        return train(config, folder, splits, self, dist=dist, stop=stop)
+
+    def continued(self) -> Attempt:
+        """The attempt that goes on in the folder where this one had begun."""
+        return replace(self, is_resumed=True)

@@ -44,28 +44,12 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf") if path.is_dir())
 
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
-# Their values are paths or other plain text, taken as they are typed.
+# Their values are paths or other plain text, taken as they are typed; keys without a group, `model` too, are those of
+# commands.
 PATH_KEYS = frozenset(
-    {
-        "data.root",
-        "data.train",
-        "data.val",
-        "data.test",
-        "data.exclude",
-        "output_dir",
-        "sweep.dir",
-        "model.weights",
-        "run",
-        "input",
-        "output",
-        "root",
-        "path_column",
-        "label_column",
-        "group_column",
-        "split_column",
-        "delimiter",
-        "encoding",
-    }
+    {"data.root", "data.train", "data.val", "data.test", "data.exclude", "output_dir", "sweep.dir", "model.weights"}
+    | {"run", "a", "b", "model", "checkpoint", "input", "output", "root"}
+    | {"path_column", "label_column", "group_column", "split_column", "delimiter", "encoding"}
 )
 # Hydra would make these before anything is checked.
 _FOLDERS_OF_HYDRA = frozenset({"hydra.run.dir", "hydra.output_subdir"})
@@ -103,10 +87,16 @@ def permissive(override: str) -> str:
     return override
 
 
-def _quoted(key: str, rest: str) -> str:
+def as_typed(override: str, *, is_swept: bool = False) -> str:
+    """An override of a command's own key: a path is taken as it was typed, commas and all unless it is swept."""
+    key, equals, value = override.partition("=")
+    return f"{key}{_quoted(key, equals + value, has_list=is_swept)}"
+
+
+def _quoted(key: str, rest: str, *, has_list: bool = True) -> str:
     """A path as it was typed: Hydra's grammar would stumble over ~, umlauts or brackets, and read 2024 as a number."""
     value = rest[1:]
-    is_for_hydra = value in ("", "null") or value[0] in "'\"[" or ("," in value and value != ",") or "${" in value
+    is_for_hydra = value in ("", "null") or value[0] in "'\"[" or ("," in value and has_list) or "${" in value
     if key not in PATH_KEYS or is_for_hydra or _PLAIN_PATH.fullmatch(value):
         return rest
     return "='" + value.replace("'", "\\'") + "'"

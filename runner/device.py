@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from runner.errors import DeviceError
-from runner.schema.trainer import TrainerConfig
 
 _AMPERE = 8  # the first CUDA compute capability with fast bf16
+
+
+class Wanted(Protocol):
+    """The keys of whoever computes: a training, or a call of `predict`."""
+
+    @property
+    def device(self) -> str:
+        """auto, cpu, cuda or mps."""
+
+    @property
+    def precision(self) -> str:
+        """auto, fp32, bf16 or fp16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +44,8 @@ class Precision:
         return torch.autocast(device_type, dtype=self.dtype, enabled=self.name != "fp32")
 
 
-def choose_device(config: TrainerConfig, local_rank: int = 0) -> torch.device:
-    """The device of a process.
+def choose_device(config: Wanted, local_rank: int = 0, *, key: str = "trainer.device") -> torch.device:
+    """The device of a process; `key` names it in messages.
 
     Raises:
         DeviceError: when the config names a device that this machine lacks.
@@ -44,19 +56,19 @@ def choose_device(config: TrainerConfig, local_rank: int = 0) -> torch.device:
         wanted = "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
     if not available[wanted]:
         present = ", ".join(name for name, is_there in available.items() if is_there)
-        raise DeviceError(f"trainer.device = {wanted}: this machine has no such device; there is {present}")
+        raise DeviceError(f"{key} = {wanted}: this machine has no such device; there is {present}")
     return torch.device("cuda", local_rank) if wanted == "cuda" else torch.device(wanted)
 
 
-def choose_precision(config: TrainerConfig, device: torch.device) -> Precision:
-    """The number format for a device; `auto` takes bf16 where the hardware multiplies it fast.
+def choose_precision(config: Wanted, device: torch.device, *, key: str = "trainer.precision") -> Precision:
+    """The number format for a device; `auto` takes bf16 where the hardware multiplies it fast; `key` is for messages.
 
     Raises:
         DeviceError: fp16 on a device that can't train in it.
     """
     if config.precision != "auto":
         if config.precision == "fp16" and device.type != "cuda":
-            raise DeviceError(f"trainer.precision = fp16: {device.type} does not train in fp16; use auto, bf16 or fp32")
+            raise DeviceError(f"{key} = fp16: {device.type} does not compute in fp16; use auto, bf16 or fp32")
         return Precision(name=config.precision, reason="as configured")
     match device.type:
         case "cuda":

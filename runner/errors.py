@@ -105,12 +105,22 @@ class CheckpointError(RunnerError):
     """A checkpoint or model package is missing, damaged or does not fit."""
 
 
+class MissingPackageError(RunnerError):
+    """A Python package is not installed that only this needs."""
+
+
 class LaunchError(RunnerError):
     """The processes of a run can't be started or can't find each other."""
 
 
 class NonFiniteLossError(RunnerError):
     """The training loss became infinite or not a number."""
+
+    exit_code = EXIT_FAILURE
+
+
+class ExportError(RunnerError):
+    """A model can't be exported, or what was exported does not agree with it."""
 
     exit_code = EXIT_FAILURE
 

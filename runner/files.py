@@ -69,6 +69,20 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         sync_folder(path.parent)
 
 
+def check_new_file(path: Path) -> None:
+    """Refuse early what can't be written as a new file; leaves nothing behind.
+
+    Raises:
+        OutputError: when it exists already, or its folder is missing or read-only.
+    """
+    if os.path.lexists(path):
+        raise _taken(path)
+    with named_write_errors(path):
+        probe = temporary_beside(path)
+        probe.touch(exist_ok=False)
+        probe.unlink()
+
+
 def write_new(path: Path, content: bytes) -> None:
     """Write a file as a whole where there is none yet.
 
@@ -81,25 +95,35 @@ def write_new(path: Path, content: bytes) -> None:
         try:
             with temporary.open("xb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            _rename_to_new(temporary, path)
+            publish(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a complete file its name, durably; never over another file that has come there meanwhile.
+
+    Raises:
+        OutputError: when the name is taken by now, or can't be given.
+    """
+    with named_write_errors(path):
+        sync_file(temporary)
+        try:
+            # Unlike a rename it fails where something is.
+            path.hardlink_to(temporary)
+        except FileExistsError as error:
+            raise _taken(path) from error
+        except OSError:
+            # Some file systems have no links.
+            if os.path.lexists(path):
+                raise _taken(path) from None
+            temporary.rename(path)
+        temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
 
 
-def _rename_to_new(temporary: Path, path: Path) -> None:
-    try:
-        # Unlike a rename it fails where something is.
-        path.hardlink_to(temporary)
-    except FileExistsError as error:
-        raise OutputError(f"{path}: already exists and is never overwritten; choose another") from error
-    except OSError:
-        # Some file systems have no links.
-        if os.path.lexists(path):
-            raise OutputError(f"{path}: already exists and is never overwritten; choose another") from None
-        temporary.rename(path)
+def _taken(path: Path) -> OutputError:
+    return OutputError(f"{path}: already exists and is never overwritten; remove it, or choose another")
 
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold

@@ -14,6 +14,13 @@ from runner.errors import EXIT_DONE, UsageError
 COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
+    "evaluate": "measure a run's model exactly, run=DIR: per class, confusion matrix, calibration; -m for several",
+    "predict": "score images with a packaged model, run=DIR or model=DIR, input=FOLDER output=FILE.csv",
+    "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
+    "report": "explain a run, run=DIR, in one HTML file",
+    "runs list": "show the runs under a folder, newest first",
+    "runs diff": "show what differs between two runs, a=DIR b=DIR",
+    "runs repeat": "train a new run from the config of another, run=DIR",
     "validate": "check everything that train would refuse, config and data, without training",
     "dataset check": "decode each image of a data set: damaged files, duplicates, leaks between splits, counts, sizes",
     "dataset import": "turn folders, zip, tar, CSV lists or COCO, input=PATH, into class folders, output=DIR",

@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -16,7 +16,7 @@ from runner.schema.base import Section
 from runner.schema.model import ModelConfig
 from runner.schema.transforms import Normalize, Transform
 
-PACKAGE_FORMAT = 1
+PACKAGE_FORMAT = 2
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "model.json"
 
@@ -33,8 +33,8 @@ class Preprocessing(Section):
 class ModelCard(Section):
     """Everything about a packaged model but its weights."""
 
-    format: Literal[1]
-    """Version of this file's layout."""
+    format: Literal[1, 2]
+    """Version of this file's layout. Format 1 had neither metrics nor origin."""
     architecture: ModelConfig
     """How to build the module; its `weights` say where training started and are not needed."""
     num_classes: Annotated[int, Field(ge=1)]
@@ -46,6 +46,10 @@ class ModelCard(Section):
     """Whether the weights are those that were trained or their moving average."""
     best: dict[str, Any]
     """The metric by which these weights were chosen, its value and its epoch."""
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """What they reach on each split that they were evaluated on; empty until then."""
+    origin: dict[str, Any] = Field(default_factory=dict)
+    """The run that they come from: folder, start, git commit, data, versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,17 @@ def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def add_metrics(folder: Path, metrics: dict[str, Any]) -> None:
+    """Say in model.json what the weights reach, by split.
+
+    Raises:
+        OutputError: when it can't be written.
+    """
+    card = _read_card(folder / CARD_FILE, folder)
+    changed = card.model_copy(update={"metrics": metrics})
+    write_json(folder / CARD_FILE, changed.model_dump(mode="json"))
+
+
 def read_package(path: Path) -> Package:
     """Read a package and compare its weights with their digest.
 
@@ -96,7 +111,13 @@ def read_package(path: Path) -> Package:
         CheckpointError: when there is none, it is of a newer format, or it is damaged.
     """
     folder = path / "model" if (path / "model").is_dir() else path
-    card_file, weights_file = folder / CARD_FILE, folder / WEIGHTS_FILE
+    card, weights_file = _read_card(folder / CARD_FILE, path), folder / WEIGHTS_FILE
+    if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
+        raise CheckpointError(f"{weights_file} is missing or damaged: it differs from what was written (SHA-256)")
+    return Package(card=card, weights_file=weights_file)
+
+
+def _read_card(card_file: Path, path: Path) -> ModelCard:
     try:
         values = json.loads(card_file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -106,12 +127,13 @@ def read_package(path: Path) -> Package:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{card_file} can't be read: {error}") from error
     version = values.get("format") if isinstance(values, dict) else None
-    if version != PACKAGE_FORMAT:
-        raise CheckpointError(f"{card_file} has format {version!r}; this runner reads format {PACKAGE_FORMAT}")
+    if isinstance(version, int) and version > PACKAGE_FORMAT:
+        raise CheckpointError(
+            f"{card_file} has format {version}, of a newer runner; this one reads up to {PACKAGE_FORMAT}: update it"
+        )
+    if version not in get_args(ModelCard.model_fields["format"].annotation):
+        raise CheckpointError(f"{card_file} has format {version!r}; this runner reads up to {PACKAGE_FORMAT}")
     try:
-        card = ModelCard.model_validate_json(json.dumps(values))
+        return ModelCard.model_validate_json(json.dumps(values))
     except ValidationError as error:
         raise CheckpointError(f"{card_file} is damaged: {error.error_count()} fields are wrong: {error}") from error
-    if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
-        raise CheckpointError(f"{weights_file} is missing or damaged: it differs from what was written (SHA-256)")
-    return Package(card=card, weights_file=weights_file)

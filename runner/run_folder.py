@@ -58,8 +58,12 @@ def unmake(run_dir: Path, output_dir: Path) -> None:
         parent.rmdir()
 
 
-def check_writable(output_dir: Path) -> None:
-    """Refuse early where run folders can't be made; leaves nothing behind.
+def check_writable(output_dir: Path, *, key: str = "output_dir") -> None:
+    """Refuse early where folders can't be made; leaves nothing behind.
+
+    Args:
+        output_dir: under which they are to be made.
+        key: what names it, for messages.
 
     Raises:
         OutputError: naming the nearest existing folder that is in the way.
@@ -68,14 +72,13 @@ def check_writable(output_dir: Path) -> None:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        raise OutputError(f"{output_dir}: {existing} is a file, not a folder; choose another with output_dir=FOLDER")
+        raise OutputError(f"{output_dir}: {existing} is a file, not a folder; choose another with {key}=FOLDER")
     probe = existing / f".runner-probe-{secrets.token_hex(4)}"
     try:
         probe.mkdir()
     except OSError as error:
         raise OutputError(
-            f"{output_dir}: no folder can be made in {existing} ({error.strerror}); "
-            "choose another with output_dir=FOLDER"
+            f"{output_dir}: no folder can be made in {existing} ({error.strerror}); choose another with {key}=FOLDER"
         ) from error
     probe.rmdir()
 
@@ -118,7 +121,7 @@ class RunFolder:
     def begin(self, facts: dict[str, Any]) -> None:
         """Record that a run starts: status `running`, start time, and whatever explains the run."""
         self.record = {"status": "running", "attempts": 1, **facts, "start": timestamp(), "end": None}
-        self.record |= {"best": None, "error": None}
+        self.record |= {"best": None, "test": None, "error": None}
         self._save()
 
     def reopen(self, attempt: dict[str, Any], best: dict[str, Any] | None) -> None:
@@ -126,7 +129,7 @@ class RunFolder:
         self.record = read_record(self.path)
         number = self.record["attempts"] + 1
         resumes = [*self.record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
-        self.update(status="running", attempts=number, resumes=resumes, best=best, end=None, error=None)
+        self.update(status="running", attempts=number, resumes=resumes, best=best, test=None, end=None, error=None)
 
     def cut_metrics(self, num_epochs: int) -> None:
         """Keep the rows of the first epochs; later ones are trained, or at least evaluated, again."""

@@ -24,7 +24,7 @@ from runner.schema.judge import judge
 _DATA_FOLDERS = ("train", "val", "test")
 
 
-def load_saved(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
+def load_saved(run_dir: Path, overrides: Sequence[str] = (), *, is_trained: bool = False) -> Config:
     """The config of a run, with overrides laid over it.
 
     A typed value replaces the saved one; a typed group (`optimizer=adamw`) replaces that group as a whole.
@@ -32,6 +32,7 @@ def load_saved(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
     Args:
         run_dir: a run folder.
         overrides: as typed, without those that belong to the command itself.
+        is_trained: whether the model only has to be evaluated; rules of training don't count then.
 
     Raises:
         CheckpointError: when the folder holds no readable config.
@@ -48,7 +49,7 @@ def load_saved(run_dir: Path, overrides: Sequence[str] = ()) -> Config:
             raise
         raise ConfigError([refusal]) from error
     try:
-        return judge(changed)
+        return judge(changed, is_trained=is_trained)
     except ConfigError as error:
         raise ConfigError([with_origin(problem, tuple(overrides), ()) for problem in error.problems]) from None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from runner.console import LOGGER
 from runner.data.balance import weights_by_class
+from runner.data.fingerprint import fingerprint
 from runner.data.splits import Splits
 from runner.device import Precision, describe_device
 from runner.schema import Config
@@ -69,3 +71,14 @@ def conclude(folder: Path, best: Best, num_epochs: int, seconds: float) -> None:
     LOGGER.info("model       %s", folder / "model")
     LOGGER.info("look at it  tensorboard --logdir %s", shlex.quote(str(folder / "tensorboard")))
     LOGGER.info("use it      runner.load_model(%r)", str(folder))
+
+
+def facts_of_data(splits: Splits) -> dict[str, Any]:
+    """What run.json says of the data set: its fingerprint, and how many images and classes it has."""
+    return {
+        "fingerprint": fingerprint(splits),
+        "num_classes": len(splits.classes),
+        "num_train": len(splits.train),
+        "num_val": len(splits.val),
+        "num_test": len(splits.test) if splits.test is not None else 0,
+    }

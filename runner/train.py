@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from runner import provenance
+from runner import provenance, report
 from runner.assemble import Assembled, assemble
 from runner.attempt import Attempt
 from runner.checkpoint import Checkpoint, CheckpointStore, verify
@@ -32,17 +32,20 @@ from runner.device import (
 )
 from runner.dist import DistContext, single_process
 from runner.errors import CheckpointError, DeviceError, OutputError, RunnerError, StoppedOnRequest
+from runner.evaluation.final import evaluate_best
+from runner.evaluation.split import summary_of
 from runner.files import named_write_errors
-from runner.package import write_package
+from runner.package import add_metrics, write_package
 from runner.run_folder import RunFolder
+from runner.runs.find import experiment_of
 from runner.schema import Config
 from runner.stop import StopRequest
-from runner.summary import conclude, introduce
+from runner.summary import conclude, facts_of_data, introduce
 from runner.sweep.referee import TrialReferee
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
-from runner.trainer.recorder import Recorder, summary_of
+from runner.trainer.recorder import Recorder, summary_of_best
 from runner.trainer.state import check_belongs, restore, share_checkpoint
 
 _NUM_SHOWN_IMAGES = 32  # augmented training images in TensorBoard
@@ -94,7 +97,7 @@ def train(
         stop = stop or stack.enter_context(StopRequest())
         if dist.is_main and not attempt.is_resumed:
             _begin(folder, config, splits, dist, attempt)
-        stack.enter_context(_recorded_end(folder, dist))
+        stack.enter_context(_recorded_and_explained_end(folder, splits, dist))
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
         checkpoint = _checkpoint(config, splits, store, dist=dist, attempt=attempt)
         precision = _precision(config, dist, checkpoint)
@@ -108,7 +111,9 @@ def train(
             restore(assembled.trainer, checkpoint)
         if attempt.is_resumed and dist.is_main:
             _go_back(folder, config, store, checkpoint, attempt)
-        return _run(config, assembled, folder, recorder, attempt)
+        if attempt.trial_file is not None:
+            assembled.trainer.referee = TrialReferee(attempt.trial_file, folder.path)
+        return _run(config, assembled, splits, folder, recorder)
 
 
 def _checkpoint(
@@ -156,7 +161,8 @@ def _go_back(
     store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
     folder.clean()
     folder.write("config.yaml", to_yaml(config))
-    folder.reopen({"overrides": list(attempt.overrides), "command": attempt.command}, best=summary_of(progress.best))
+    told = {"overrides": list(attempt.overrides), "command": attempt.command}
+    folder.reopen(told, best=summary_of_best(progress.best))
     where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
     LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
 
@@ -177,25 +183,42 @@ def _precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None)
 
 
 def _run(
-    config: Config, assembled: Assembled, folder: RunFolder, recorder: Recorder | None, attempt: Attempt
+    config: Config,
+    assembled: Assembled,
+    splits: Splits,
+    folder: RunFolder,
+    recorder: Recorder | None,
 ) -> RunResult:
     trainer = assembled.trainer
-    if attempt.trial_file is not None:
-        trainer.referee = TrialReferee(attempt.trial_file, folder.path)
     started = time.perf_counter()
     _fit(trainer)
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
-    if recorder is not None and trainer.pruned is not None:
+    if trainer.pruned is not None:
         LOGGER.info("pruned      after epoch %d: %s", trainer.progress.epoch, trainer.pruned)
-        recorder.end(config, best, trainer.progress.step)
-        folder.end("pruned")
-    elif recorder is not None:
-        package_best(folder, assembled)
+        if recorder is not None:
+            recorder.end(config, best, trainer.progress.step)
+            folder.end("pruned")
+        return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+    if recorder is not None:
+        package_best(folder, assembled)  # first of all: what follows only measures it
+    found = {split: summary_of(metrics) for split, metrics in evaluate_best(assembled, splits, folder.path).items()}
+    if recorder is not None:
+        recorder.warn(_skipped(assembled))
+        add_metrics(folder.model, found)
+        folder.update(test=found.get("test"))
         recorder.end(config, best, trainer.progress.step)
         folder.end("completed")
         conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
     return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+
+
+def _skipped(assembled: Assembled) -> Iterator[str]:
+    """A sentence on each split of which images were skipped."""
+    of_test = [assembled.test.bad_images] if assembled.test is not None else []
+    for bad_images in (assembled.trainer.bad_train, assembled.trainer.bad_val, *of_test):
+        if summary := bad_images.summary():
+            yield summary
 
 
 def _fit(trainer: Trainer) -> None:
@@ -227,6 +250,10 @@ def _begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext,
         {
             "command": attempt.command,
             "overrides": list(attempt.overrides),
+            "repeats": attempt.repeats,
+            # So that a list of thousands of runs needs no other file.
+            "experiment": experiment_of(config.model.model_dump(), config.data.model_dump()),
+            "data": facts_of_data(splits),
             "git": {"commit": git.commit, "dirty": git.dirty},
             "world_size": dist.world_size,
             "launcher": dist.mode,
@@ -264,6 +291,22 @@ def _recorded_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
 
 
 @contextmanager
+def _recorded_and_explained_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterator[None]:
+    """Write the report too of a run that has completed or failed; one that is asked to stop must go, and will go on."""
+    try:
+        with _recorded_end(folder, dist):
+            yield
+    except StoppedOnRequest:
+        raise
+    except Exception:
+        if folder.is_open:
+            report.explain_end(folder.path, splits)
+        raise
+    if dist.is_main:
+        report.explain_end(folder.path, splits)
+
+
+@contextmanager
 def _recorder(folder: RunFolder, config: Config, checkpoint: Checkpoint | None, attempt: Attempt) -> Iterator[Recorder]:
     # TensorBoard then hides what an earlier attempt has logged of the steps that are trained again.
     step = checkpoint.state["progress"]["step"] if checkpoint is not None else 0
@@ -295,5 +338,14 @@ def package_best(folder: RunFolder, assembled: Assembled) -> None:
         },
         "weights_kind": best.weights,
         "best": {"metric": best.metric, "value": best.value, "epoch": best.epoch},
+        "metrics": {},
+        "origin": {
+            "run": str(folder.path),
+            "start": folder.record["start"],
+            "git": folder.record["git"],
+            "data": trainer.config.data.source,
+            "data_fingerprint": trainer.data_fingerprint,
+            "versions": folder.record["versions"],
+        },
     }
     write_package(folder.model, checkpoint / f"{stem}.safetensors", card)

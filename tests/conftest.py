@@ -40,6 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device; this machine has none"))
 
 
+@pytest.fixture(autouse=True)
+def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the report takes longer than the tiny trainings themselves; tests about it ask with the mark `report`."""
+    if request.node.get_closest_marker("report") is None:
+        monkeypatch.setattr("runner.report.explain_end", lambda *_: None)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[..., list[str]]:
     """Overrides of a training that takes about a second and writes below tmp_path."""
@@ -49,6 +56,32 @@ def tiny(tmp_path: Path) -> Callable[..., list[str]]:
         return list(typed.values())
 
     return overrides
+
+
+AWKWARD_CLASSES = ("<script>", "=cmd()", "🐜 ant")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A completed run on image files of awkwardly named classes, with a test split; leave its folder as it is."""
+    import numpy as np
+    from PIL import Image
+
+    import runner
+
+    root = tmp_path_factory.mktemp("trained")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 12), ("val", 7), ("test", 3)):
+        for label, name in enumerate(AWKWARD_CLASSES):
+            (root / "photos" / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 200, (36, 48, 3), dtype=np.uint8)
+                pixels[..., label] += 55
+                Image.fromarray(pixels).save(root / "photos" / split / name / f"{number}.png")
+    overrides = [item for item in TINY if not item.startswith("data=") and "num_" not in item]
+    small = ("model=torchvision", "model.name=shufflenet_v2_x0_5", "trainer.monitor=val_loss", "trainer.ema_decay=0.5")
+    data = ("data=folder", f"data.root={root / 'photos'}", f"output_dir={root / 'outputs'}")
+    return runner.fit(runner.load_config([*overrides, *small, *data])).run_dir
 
 
 @pytest.fixture

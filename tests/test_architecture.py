@@ -83,7 +83,16 @@ def test_only_the_console_prints():
 
 @pytest.mark.parametrize(
     "module",
-    ["runner", "runner.front_door", "runner.compose", "runner.plan.mode", "runner.preflight", "runner.reference"],
+    [
+        "runner",
+        "runner.front_door",
+        "runner.compose",
+        "runner.plan.mode",
+        "runner.preflight",
+        "runner.reference",
+        "runner.commands.evaluate",
+        "runner.commands.predict",
+    ],
 )
 def test_help_and_refusals_import_no_torch(module):
     code = f"import {module}, sys; print('torch' in sys.modules, 'sklearn' in sys.modules)"

@@ -56,7 +56,7 @@ def test_a_gpu_trains_in_what_its_generation_is_fast_at(monkeypatch, capability,
 
 
 def test_fp16_on_a_cpu_is_refused():
-    with pytest.raises(DeviceError, match="cpu does not train in fp16"):
+    with pytest.raises(DeviceError, match="cpu does not compute in fp16"):
         choose_precision(config(precision="fp16"), CPU)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import OutputError
-from runner.files import append_line, sha256_of, write_atomic, write_json, write_new
+from runner.files import append_line, check_new_file, publish, sha256_of, write_atomic, write_json, write_new
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -65,3 +65,28 @@ def test_a_new_file_never_takes_the_place_of_another(tmp_path, monkeypatch, has_
         write_new(path, b"second")
     assert path.read_bytes() == b"first"
     assert [item.name for item in path.parent.iterdir()] == ["new.bin"]
+
+
+def test_a_finished_file_never_takes_the_place_of_another(tmp_path, monkeypatch):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    for name in ("mine", "gone", "no/folder", "mine/file"):
+        with pytest.raises(OutputError):
+            check_new_file(tmp_path / name)
+    check_new_file(tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gone", "mine"]
+
+    def no_links(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    for has_links in (True, False):
+        if not has_links:
+            monkeypatch.setattr(Path, "hardlink_to", no_links)
+        made = tmp_path / ".made.tmp"
+        made.write_text("made")
+        with pytest.raises(OutputError, match="never overwritten"):
+            publish(made, tmp_path / "mine")
+        publish(made, tmp_path / f"new {has_links}")
+        assert (tmp_path / f"new {has_links}").read_text() == "made"
+        assert not made.exists()
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -48,7 +48,9 @@ def test_the_run_folder_is_as_the_contract_says(finished):
         "tensorboard",
         "logs",
         "checkpoints",
+        "evaluation",
         "model",
+        "report.html",
     }
     assert finished.run_dir.parent.parent.name == "outputs"
     assert [path.name for path in (finished.run_dir / "logs").iterdir()] == ["rank_0.log"]
@@ -77,7 +79,10 @@ def test_metrics_have_one_row_per_epoch(finished):
     rows = rows_of(finished.run_dir)
     assert [(row["epoch"], row["step"]) for row in rows] == [(1, 5), (2, 10)]
     needed = {"lr", "train_loss", "train_top1", "train_images_per_second", "val_loss", "val_top1", "val_top5"}
-    assert needed | {"epoch_seconds", "val_ema_loss", "val_ema_top1"} <= set(rows[0])
+    assert needed | {"val_ema_loss", "val_ema_top1"} <= set(rows[0])
+    for row in rows:
+        parts = sum(row[f"{part}_seconds"] for part in ("train", "evaluation", "checkpoint"))
+        assert 0 <= row["data_wait_seconds"] <= row["train_seconds"] <= parts <= row["epoch_seconds"]
     assert all(0 <= row[key] <= 1 for row in rows for key in ("train_top1", "val_top1", "val_top5"))
     assert all(row["val_top5"] == 1 for row in rows), "top-5 of four classes is everything"
 

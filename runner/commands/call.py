@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from runner.compose import CONF_DIR, permissive
+from runner.compose import CONF_DIR, as_typed
 from runner.errors import ConfigError, Problem, UsageError
 from runner.refusal import COMMAND_LINE, translate
 from runner.schema.base import Section
@@ -96,7 +96,7 @@ def _defaults(command: str) -> dict[str, Any]:
 def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     node = OmegaConf.create(values)
     try:
-        for override in OverridesParser.create().parse_overrides([permissive(item.lstrip("+")) for item in typed]):
+        for override in OverridesParser.create().parse_overrides([as_typed(item.lstrip("+")) for item in typed]):
             OmegaConf.update(node, override.key_or_group, _single_value(override), force_add=True)
     except ConfigError:
         raise

@@ -43,8 +43,7 @@ def without_excluded(opened: Opened, data: DataConfig) -> Opened:
     """
     if data.exclude is None:
         return opened
-    base = data.root or str(Path(data.exclude).parent)
-    wanted = {_full(base, entry): entry for entry in read_exclude(data.exclude)}
+    wanted = _wanted(data.exclude, data.root)
     train = _rest(opened.train, wanted)
     val = None if opened.val is None else _rest(opened.val, wanted)
     test = None if opened.test is None else _rest(opened.test, wanted)
@@ -58,6 +57,27 @@ def without_excluded(opened: Opened, data: DataConfig) -> Opened:
         train_groups=None if opened.train_groups is None else opened.train_groups[train.ids],
         notes=(*opened.notes, *_notes(data.exclude, len(found), [wanted[path] for path in wanted.keys() - found])),
     )
+
+
+def without_excluded_from(source: ImageSource, data: DataConfig, *, key: str) -> tuple[ImageSource, tuple[str, ...]]:
+    """A split alone without what data.exclude names, and sentences for the log.
+
+    Args:
+        source: images of files.
+        data: with resolved paths.
+        key: the config key that names the split, for messages.
+
+    Raises:
+        InvalidDatasetError: the list can't be read, or nothing is left.
+    """
+    if data.exclude is None:
+        return source, ()
+    wanted = _wanted(data.exclude, data.root)
+    rest = _rest(source, wanted)
+    if len(rest.ids) == 0:
+        raise InvalidDatasetError(f"data.exclude = {data.exclude}: leaves no image of {key}")
+    in_vain = [wanted[path] for path in wanted.keys() - rest.found]
+    return rest.source, _notes(data.exclude, len(rest.found), in_vain)
 
 
 def read_exclude(file: str) -> tuple[str, ...]:
@@ -80,6 +100,12 @@ def read_exclude(file: str) -> tuple[str, ...]:
         raise InvalidDatasetError(f"data.exclude = {file}: this is no CSV: {error}") from error
     place = [name.strip() for name in header].index(_COLUMN)
     return tuple(dict.fromkeys(row[place] for row in rows if len(row) > place and row[place].strip()))
+
+
+def _wanted(file: str, root: str | None) -> dict[str, str]:
+    """What a list names: its entries, by their full paths."""
+    base = root or str(Path(file).parent)
+    return {_full(base, entry): entry for entry in read_exclude(file)}
 
 
 def _full(folder: str, path: str) -> str:

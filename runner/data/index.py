@@ -125,8 +125,8 @@ class _Aside:
 
 
 @dataclass
-class _ClassFolder:
-    """What was found in one class folder; each is looked into by one thread."""
+class _Found:
+    """What was found below one folder; each class folder is looked into by one thread."""
 
     paths: list[bytes] = field(default_factory=list)
     stamps: dict[bytes, Stamp] = field(default_factory=dict)
@@ -212,6 +212,27 @@ def packed(paths: Sequence[bytes]) -> tuple[bytes, npt.NDArray[np.int64]]:
     return b"".join(paths), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
+def scan_images(folder: str, *, key: str) -> tuple[list[str], tuple[LeftOut, ...]]:
+    """Find all images of a folder, however deep, by the rules of :func:`scan_class_folders`.
+
+    Args:
+        folder: an existing folder.
+        key: what names the folder, for messages.
+
+    Returns:
+        Their paths relative to the folder in the order of their bytes, and what was left out.
+
+    Raises:
+        InvalidDatasetError: a folder can't be read.
+    """
+    found = _Found()
+    try:
+        paths = sorted(_walk(os.fsencode(folder), b"", frozenset(), found))
+    except OSError as error:
+        raise _unreadable(error, folder, key) from error
+    return [os.fsdecode(path.removeprefix(b"/")) for path in paths], found.aside.summary()
+
+
 def describe_left_out(index: FolderIndex, prefix: str) -> str:
     """What was left out, in one phrase after the prefix; empty where nothing was."""
     return prefix + ", ".join(map(str, index.left_out)) if index.left_out else ""
@@ -252,15 +273,13 @@ def _check_class_folders(folder: str, key: str, class_folders: Sequence[bytes], 
             ) from error
 
 
-def _look_into(folder: bytes, name: bytes) -> _ClassFolder:
-    found = _ClassFolder()
+def _look_into(folder: bytes, name: bytes) -> _Found:
+    found = _Found()
     found.paths = sorted(_walk(os.path.join(folder, name), name, frozenset(), found))  # noqa: PTH118 - bytes
     return found
 
 
-def _walk(
-    directory: bytes, relative: bytes, around: frozenset[tuple[int, int]], found: _ClassFolder
-) -> Iterator[bytes]:
+def _walk(directory: bytes, relative: bytes, around: frozenset[tuple[int, int]], found: _Found) -> Iterator[bytes]:
     status, aside = os.stat(directory), found.aside  # noqa: PTH116 - bytes
     identity = (status.st_dev, status.st_ino)
     if identity in around:

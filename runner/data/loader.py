@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from runner.data.balance import balanced_order
 from runner.data.batch import Batch, BatchMaker, Request
@@ -189,9 +189,26 @@ class EvalBatches:
         return Request(0, np.arange(*eval_batch(number, len(self._source), self._batch_size)))
 
 
+def made_by(
+    maker: Dataset[Any], requests: Iterable[Any], *, workers: int, pin_memory: bool
+) -> Generator[Any, None, None]:
+    """What a maker makes of each request, in their order, here or ahead of time in loader processes.
+
+    Args:
+        maker: makes an item of tensors and plain values, or a RunnerError, which is raised here.
+        requests: handed to the maker one by one.
+        workers: loader processes; 0 makes everything in this process.
+        pin_memory: keep tensors in page-locked memory.
+
+    Raises:
+        DeviceError: a loader process died.
+    """
+    return _received(_make_loader(maker, requests, workers=workers, pin_memory=pin_memory, keep_workers=False))
+
+
 def _make_loader(
-    maker: BatchMaker, requests: Iterable[Request], *, workers: int, pin_memory: bool, keep_workers: bool
-) -> DataLoader[Batch | RunnerError]:
+    maker: Dataset[Any], requests: Iterable[Any], *, workers: int, pin_memory: bool, keep_workers: bool
+) -> DataLoader[Any]:
     with _without_advice():
         return DataLoader(
             maker,

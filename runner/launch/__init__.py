@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from runner import run_folder
+from runner.attempt import Attempt
 from runner.console import LOGGER
+from runner.launch.work import Result, Work
 from runner.stop import StopRequest
 
 if TYPE_CHECKING:
-    from runner.attempt import Attempt
     from runner.launch.submitted import Submission
     from runner.preflight import Ready
-    from runner.train import RunResult
 
 
 def launch(
-    ready: Ready, attempt: Attempt, *, folder: Path | None = None, stop: StopRequest | None = None
-) -> RunResult | Submission:
-    """Train in the mode that the plan has chosen, or submit; of many processes, each returns the same.
+    ready: Ready, work: Work[Result], *, folder: Path | None = None, stop: StopRequest | None = None
+) -> Result | Submission:
+    """Do a work in the mode that the plan has chosen, or submit a training; of many processes, each returns the same.
 
     Args:
         ready: what passed the preflight.
-        attempt: how it was asked for.
-        folder: the folder of this run: empty, or to go on in; by default a new one is made under output_dir.
+        work: an attempt at a run, or an evaluation.
+        folder: where it writes: empty, or to go on in; by default a new run folder is made under output_dir.
         stop: tells that a stop is wanted; by default signals do from the beginning of training on.
 
     Raises:
@@ -41,27 +41,27 @@ def launch(
         stop.refuse_to_begin()
     match plan.mode:
         case "inline":
-            return _train_here(ready, attempt, folder, stop)
+            return _work_here(ready, work, folder, stop)
         case "elastic":
             from runner.launch.elastic import launch_elastic  # noqa: PLC0415
 
-            return launch_elastic(ready, folder, attempt)
+            return launch_elastic(ready, folder, work)
         case "adopted":
             from runner.launch.adopted import live_adopted  # noqa: PLC0415
 
-            return live_adopted(ready, folder, attempt)
+            return live_adopted(ready, folder, work)
         case "submitted":
             from runner.launch.submitted import submit  # noqa: PLC0415 - few have use for it
 
-            return submit(ready, folder, attempt)
+            assert isinstance(work, Attempt), "only trainings are submitted"
+            return submit(ready, folder, work)
         case _:
             assert_never(plan.mode)
 
 
-def _train_here(ready: Ready, attempt: Attempt, folder: Path | None, stop: StopRequest | None) -> RunResult:
-    """Train in this process alone."""
+def _work_here(ready: Ready, work: Work[Result], folder: Path | None, stop: StopRequest | None) -> Result:
+    """Do a work in this process alone."""
     from runner.launch.grace import ended_in_time, tell_alone  # noqa: PLC0415 - torch only once all is checked
-    from runner.train import train  # noqa: PLC0415
 
     config = ready.config
     LOGGER.info("launch      %s (%s)", ready.plan.mode, ready.plan.reason)
@@ -70,6 +70,8 @@ def _train_here(ready: Ready, attempt: Attempt, folder: Path | None, stop: StopR
     with ExitStack() as stack:
         stop = stop or stack.enter_context(StopRequest())
         stack.enter_context(
-            ended_in_time(config, stop, log, lambda error: tell_alone(run_dir, log, error, attempt.num_earlier))
+            ended_in_time(
+                config, stop, log, work.if_cut, lambda error: tell_alone(run_dir, log, error, work.num_earlier)
+            )
         )
-        return train(config, run_dir, ready.splits, attempt, stop=stop)
+        return work.carry_out(config, run_dir, ready.splits, stop=stop)

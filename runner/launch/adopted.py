@@ -7,16 +7,15 @@ from pathlib import Path
 
 from torch.distributed import DistError
 
-from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.errors import RunnerError
 from runner.launch.failure import as_lost_peer
 from runner.launch.group import check_in, facts_of, meet
 from runner.launch.rank import Life, Task, live
+from runner.launch.work import Result, Work
 from runner.plan.environment import Place, meeting_of
 from runner.preflight import Ready
 from runner.stop import StopRequest
-from runner.train import RunResult
 
 _ECHO_SECONDS = 2.0
 _SECONDS_TO_TELL = 30.0
@@ -26,15 +25,15 @@ def _do_nothing(*_: object) -> None:
     """Nobody watches the processes of this machine but whoever has started them."""
 
 
-def live_adopted(ready: Ready, folder: Path | None, attempt: Attempt) -> RunResult:
-    """Train as one of many processes that others have started.
+def live_adopted(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
+    """Do a work as one of many processes that others have started.
 
     Raises:
         RunnerError: see :func:`runner.launch.rank.live`.
     """
     plan, place = ready.plan, ready.plan.place
     assert place is not None, "the plan is of this mode"
-    task = Task(ready=ready, attempt=attempt, folder=folder)
+    task = Task(ready=ready, work=work, folder=folder)
     with StopRequest() as stop:
         life = Life(
             rank=place.rank,

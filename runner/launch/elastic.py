@@ -21,7 +21,6 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from runner import console, run_folder
-from runner.attempt import Attempt
 from runner.console import LOGGER
 from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
@@ -31,8 +30,8 @@ from runner.launch.rank import Task
 from runner.launch.requests import requests_forwarded
 from runner.launch.rounds import BACKEND, NotRestartedError, asking
 from runner.launch.started import Assignment, Outcome, run_rank
+from runner.launch.work import Result, Work
 from runner.preflight import Ready
-from runner.train import RunResult
 
 _LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
 # After a failure the others are asked to end, and must be gone within 10 seconds.
@@ -41,8 +40,8 @@ _SECONDS_TO_GIVE_UP = 3.0
 _TICK_SECONDS = 0.2
 
 
-def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunResult:
-    """Train in as many processes as the plan says, started here.
+def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
+    """Do a work in as many processes as the plan says, started here.
 
     Raises:
         StoppedOnRequest: when the run was stopped, with everything saved.
@@ -59,13 +58,15 @@ def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunRe
             folder = folder or run_folder.make_new(Path(config.output_dir))
         stack.enter_context(_log(folder, board))
         LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
-        task = Task(ready=ready, attempt=attempt, folder=folder)
+        task = Task(ready=ready, work=work, folder=folder)
         records = Path(tempfile.mkdtemp(prefix="runner-"))
         stack.callback(shutil.rmtree, records, ignore_errors=True)
         assignment = Assignment(task=task, board=board, records=records, is_shown=console.is_set_up())
         stack.enter_context(_survivors_ended(assignment))
         try:
-            outcomes = elastic_launch(_agent_config(assignment, machines), run_rank)(assignment)
+            outcomes: dict[int, Outcome[Result]] = elastic_launch(_agent_config(assignment, machines), run_rank)(
+                assignment
+            )
         except ChildFailedError as error:
             raise _explained(error, assignment) from None
         except (NotRestartedError, RendezvousError, SignalException, DistError) as error:
@@ -77,7 +78,7 @@ def launch_elastic(ready: Ready, folder: Path | None, attempt: Attempt) -> RunRe
         return _concluded(list(outcomes.values()))
 
 
-def _agent_config(assignment: Assignment, machines: Machines) -> LaunchConfig:
+def _agent_config(assignment: Assignment[Result], machines: Machines) -> LaunchConfig:
     plan, dist = assignment.task.ready.plan, assignment.task.ready.config.dist
     seconds = int(dist.rendezvous_timeout_seconds)
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # without it, restarts under gloo race and often fail
@@ -105,7 +106,7 @@ def _agent_config(assignment: Assignment, machines: Machines) -> LaunchConfig:
     )
 
 
-def _forget_failures(assignment: Assignment) -> None:
+def _forget_failures(assignment: Assignment[Result]) -> None:
     """What an attempt has left does not explain the end of the next one."""
     for left_over in assignment.records.glob("rank_*.error.json"):
         left_over.unlink()
@@ -134,7 +135,7 @@ def _log(folder: Path | None, board: Board) -> Iterator[None]:
 
 
 @contextmanager
-def _survivors_ended(assignment: Assignment) -> Iterator[None]:
+def _survivors_ended(assignment: Assignment[Result]) -> Iterator[None]:
     """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM.
 
     The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
@@ -173,7 +174,7 @@ def _kill_child(pid: int, local_rank: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _concluded(outcomes: list[Outcome]) -> RunResult:
+def _concluded(outcomes: list[Outcome[Result]]) -> Result:
     stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped is not None), None)
     if stopped is not None:
         raise StoppedOnRequest(stopped)
@@ -182,7 +183,7 @@ def _concluded(outcomes: list[Outcome]) -> RunResult:
     return result
 
 
-def _explained(error: ChildFailedError, assignment: Assignment) -> RunnerError:
+def _explained(error: ChildFailedError, assignment: Assignment[Result]) -> RunnerError:
     """The failure that came first, told last; run.json says so too."""
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
     folder = assignment.board.folder
@@ -194,15 +195,15 @@ def _explained(error: ChildFailedError, assignment: Assignment) -> RunnerError:
     return _told(record, assignment)
 
 
-def _told(record: FailureRecord, assignment: Assignment) -> RunnerError:
+def _told(record: FailureRecord, assignment: Assignment[Result]) -> RunnerError:
     folder = assignment.board.folder
     if folder is not None:
-        correct_record(folder, record, assignment.task.attempt.num_earlier)
+        correct_record(folder, record, assignment.task.work.num_earlier)
     show(record)
     return record.as_error()
 
 
-def _give_up(assignment: Assignment) -> None:
+def _give_up(assignment: Assignment[Result]) -> None:
     """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
     record = first_failure([assignment.records])
     if record is not None:

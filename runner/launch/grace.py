@@ -30,7 +30,7 @@ def grace_seconds(config: Config) -> float:
 
 @contextmanager
 def ended_in_time(
-    config: Config, stop: StopRequest, log: Path, on_overrun: Callable[[GraceExceededError], None]
+    config: Config, stop: StopRequest, log: Path, if_cut: str, on_overrun: Callable[[GraceExceededError], None]
 ) -> Iterator[None]:
     """End this process when the block is not left within trainer.grace_seconds of a request to stop.
 
@@ -40,6 +40,7 @@ def ended_in_time(
         config: of the run.
         stop: tells that a stop is wanted.
         log: gets the stacks of all threads.
+        if_cut: a sentence on what stands and how to go on.
         on_overrun: called with the reason, on another thread and for some seconds at most; the process ends after it.
     """
     is_over = threading.Event()
@@ -50,7 +51,7 @@ def ended_in_time(
             if is_over.wait(_TICK_SECONDS):
                 return
         if not is_over.wait(seconds):
-            _end(_overrun(stop, seconds, log), log, on_overrun)
+            _end(_overrun(stop, seconds, log, if_cut), log, on_overrun)
 
     thread = threading.Thread(target=watch, name="grace", daemon=True)
     thread.start()
@@ -68,13 +69,12 @@ def tell_alone(run_dir: Path, log: Path, error: GraceExceededError, num_earlier:
     LOGGER.error("%s", error, extra=FILE_ONLY)
 
 
-def _overrun(stop: StopRequest, seconds: float, log: Path) -> GraceExceededError:
+def _overrun(stop: StopRequest, seconds: float, log: Path, if_cut: str) -> GraceExceededError:
     is_writing = _main_thread_is_in(checkpoint_writer.__name__)
     what = "a checkpoint was still being written" if is_writing else "the process did not get to the end of a step"
     return GraceExceededError(
         f"asked to stop ({stop.received or 'by a signal'}), but not done within {seconds:g} seconds "
-        f"(trainer.grace_seconds): {what}; the stacks of its threads are in {log}. The checkpoints so far stand: "
-        "resume goes on from the newest"
+        f"(trainer.grace_seconds): {what}; the stacks of its threads are in {log}. {if_cut}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The life of one process among many: meet, agree on the run folder, train, and say how it ended."""
+"""The life of one process among many: meet, agree on the folder, do the work, and say how it ended."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic
 
 import torch
 import torch.distributed
 from torch.distributed.distributed_c10d import Store
 
 from runner import run_folder
-from runner.attempt import Attempt
 from runner.console import LOGGER, log_to_file
 from runner.device import choose_device
 from runner.dist import DistContext
@@ -25,20 +25,20 @@ from runner.launch.grace import ended_in_time
 from runner.launch.group import check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
 from runner.launch.watch import Watch
+from runner.launch.work import Result, Work
 from runner.preflight import Ready
 from runner.schema import Config
 from runner.stop import StopRequest
-from runner.train import RunResult, train
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(Generic[Result]):
     """What all processes of a machine are given."""
 
     ready: Ready
-    attempt: Attempt
+    work: Work[Result]
     folder: Path | None
-    """The run folder, where it was made before the processes; else rank 0 makes it."""
+    """Where the work writes, where it was made before the processes; else rank 0 makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class Life:
     """Called when this process is about to end by itself because it stalls."""
 
 
-def live(task: Task, life: Life) -> RunResult:
-    """Train as one of many processes.
+def live(task: Task[Result], life: Life) -> Result:
+    """Do a work as one of many processes.
 
     Raises:
         StoppedOnRequest: after SIGTERM, SIGINT or SIGUSR1 to any process, with everything saved.
@@ -80,17 +80,17 @@ def live(task: Task, life: Life) -> RunResult:
         stack.enter_context(output_to(log, shows_messages=dist.is_main))
         stack.enter_context(watch.watching())
         stack.enter_context(
-            ended_in_time(task.ready.config, life.stop, log, lambda error: _tell_end(task, life, log, error))
+            ended_in_time(config, life.stop, log, task.work.if_cut, lambda error: _tell_end(task, life, log, error))
         )
         if dist.mode == "adopted":
             LOGGER.info("launch      %s (%s)", dist.mode, task.ready.plan.reason)
         _share_cores(dist)
-        result = _train_and_tell(task, life, dist, run_dir, log)
+        result = _work_and_tell(task, life, dist, run_dir, log)
     torch.distributed.destroy_process_group()
     return result
 
 
-def _join(task: Task, life: Life, store: Store) -> DistContext:
+def _join(task: Task[Result], life: Life, store: Store) -> DistContext:
     """Compare with the others, who meet at this store, and form the group with them."""
     config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
     facts = facts_of(config, task.ready.splits)
@@ -118,33 +118,27 @@ def _join(task: Task, life: Life, store: Store) -> DistContext:
     )
 
 
-def _train_and_tell(task: Task, life: Life, dist: DistContext, run_dir: Path, log: Path) -> RunResult:
-    """Train, and leave word of a failure where the launcher and the other machines look for it."""
+def _work_and_tell(task: Task[Result], life: Life, dist: DistContext, run_dir: Path, log: Path) -> Result:
+    """Do the work, and leave word of a failure where the launcher and the other machines look for it."""
     try:
-        return train(
-            task.ready.config,
-            run_dir,
-            task.ready.splits,
-            _attempt(task, run_dir, dist),
-            dist=dist,
-            stop=life.stop,
-        )
+        work = _work(task, run_dir, dist)
+        return work.carry_out(task.ready.config, run_dir, task.ready.splits, dist=dist, stop=life.stop)
     except StoppedOnRequest:
         raise
     except Exception as error:
         record = record_failure(life.rank, error, log)
         record.write(log.parent)
         if dist.is_main and record.is_echo:
-            correct_record(run_dir, record, task.attempt.num_earlier)
+            correct_record(run_dir, record, task.work.num_earlier)
         if not dist.is_main and record.is_echo:
             record_lost_owner(run_dir, record)
         raise
 
 
-def _attempt(task: Task, run_dir: Path, dist: DistContext) -> Attempt:
+def _work(task: Task[Result], run_dir: Path, dist: DistContext) -> Work[Result]:
     """A group that the agent has started again goes on where the one before it was."""
     has_begun = dist.is_main and (run_dir / "run.json").is_file()
-    return replace(task.attempt, is_resumed=True) if dist.share_object(has_begun) else task.attempt
+    return task.work.continued() if dist.share_object(has_begun) else task.work
 
 
 def _device(config: Config, local_rank: int) -> torch.device:
@@ -174,7 +168,7 @@ def _share_cores(dist: DistContext) -> None:
     LOGGER.info("threads     %d per process, of %d cores for %d", num_threads, num_cores, dist.num_sharing_cores)
 
 
-def _agree_on_folder(task: Task, life: Life, dist: DistContext, store: Store) -> Path:
+def _agree_on_folder(task: Task[Result], life: Life, dist: DistContext, store: Store) -> Path:
     """Rank 0 makes the run folder and tells its path; elsewhere, without a shared file system, one for logs is made."""
     output_dir = Path(task.ready.config.output_dir)
     made = Path()
@@ -224,11 +218,11 @@ def _stalled(life: Life, log: Path, silence: float) -> StalledError:
     )
 
 
-def _tell_end(task: Task, life: Life, log: Path, error: RunnerError) -> None:
+def _tell_end(task: Task[Result], life: Life, log: Path, error: RunnerError) -> None:
     """Leave word of why this process ends itself."""
     record = record_failure(life.rank, error, log)
     LOGGER.error("%s", error)
     record.write(log.parent)
     life.on_failure()
     if life.rank == 0:
-        correct_record(log.parents[1], record, task.attempt.num_earlier)
+        correct_record(log.parents[1], record, task.work.num_earlier)

@@ -7,7 +7,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Generic, NoReturn
 
 from runner import console, run_folder
 from runner.console import FILE_ONLY, LOGGER
@@ -17,27 +17,27 @@ from runner.launch.failure import record_failure
 from runner.launch.rank import Life, Task, live
 from runner.launch.requests import ForwardedStop
 from runner.launch.watch import die_with
+from runner.launch.work import Result
 from runner.plan.environment import Place, adopted_place
-from runner.train import RunResult
 
 # Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
 _ECHO_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(Generic[Result]):
     """How a process ended that is no failure."""
 
-    result: RunResult | None
+    result: Result | None
     stopped: str | None
     """Why it was stopped, where it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Assignment(Generic[Result]):
     """What the processes of a machine are started with."""
 
-    task: Task
+    task: Task[Result]
     board: Board
     records: Path
     """Folder of their error files, until there is a run folder."""
@@ -45,7 +45,7 @@ class Assignment:
     """Whether messages are shown on the terminal."""
 
 
-def run_rank(assignment: Assignment) -> Outcome:
+def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
     """Live as one of the processes; a failure leaves an error file and ends the process."""
     board = assignment.board
     die_with(board.launcher_pid)
@@ -72,7 +72,7 @@ def run_rank(assignment: Assignment) -> Outcome:
             _end_failed(assignment, place, error)
 
 
-def _end_failed(assignment: Assignment, place: Place, error: BaseException) -> NoReturn:
+def _end_failed(assignment: Assignment[Result], place: Place, error: BaseException) -> NoReturn:
     """Leave an error file and end, so that the agent takes no notice of it before that of the process to blame."""
     board = assignment.board
     log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
@@ -86,7 +86,7 @@ def _end_failed(assignment: Assignment, place: Place, error: BaseException) -> N
     os._exit(record.exit_code)
 
 
-def _fail(assignment: Assignment, rank: int, local_rank: int) -> None:
+def _fail(assignment: Assignment[Result], rank: int, local_rank: int) -> None:
     assert assignment.board.folder is not None, "it is only watched once it has a log"
     error_file = assignment.board.folder / "logs" / f"rank_{rank}.error.json"
     shutil.copy(error_file, assignment.records)

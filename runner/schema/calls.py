@@ -26,6 +26,44 @@ class ResumeCall(Section):
     """How far it may differ from what it was."""
 
 
+class EvaluateCall(Section):
+    """`python -m runner evaluate run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder whose weights are evaluated."""
+    checkpoint: Annotated[str, Field(min_length=1)]
+    """Which weights: best, last, or the name of a checkpoint."""
+    split: Literal["val", "test", "train"]
+    """Which split of the data."""
+    output: str | None
+    """Folder for the results; null means RUN/evaluation, and for other weights or images a folder in it."""
+
+
+class PredictCall(Section):
+    """`python -m runner predict run=DIR input=FOLDER output=FILE.csv`."""
+
+    run: str | None
+    """The run folder whose packaged model scores."""
+    model: str | None
+    """A packaged model alone: the folder model/ of a run."""
+    input: Annotated[str, Field(min_length=1)]
+    """A folder (with all folders in it), an image, a .txt with a path on each line, or a .csv with a column `path`."""
+    output: Annotated[str, Field(min_length=1)]
+    """The file to write: .csv, .jsonl or .parquet."""
+    root: str | None
+    """Folder at which the relative paths of a list start; null means the folder of the list."""
+    batch_size: Annotated[int, Field(ge=1)]
+    """Images that are scored at once."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
+    """Processes that load images; 0 loads in the scoring process, auto chooses."""
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    """Where to compute; auto takes CUDA, then MPS, then the CPU."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    """Number format; auto takes bf16 where the hardware is fast at it, as training and evaluation do."""
+    resume: bool
+    """Go on with the unfinished OUTPUT.partial of an earlier call with the same model and input."""
+
+
 class _ListCall(Section):
     """A command that reads lists of images."""
 
@@ -148,10 +186,79 @@ class DoctorCall(Section):
     """What is tried."""
 
 
+class ExportCall(Section):
+    """`python -m runner export run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder whose model is exported."""
+    checkpoint: Annotated[str, Field(min_length=1)]
+    """Which weights: best, last, or the name of a checkpoint, such as 0004-00000360."""
+    format: Literal["onnx", "torch_export", "torchscript"]
+    """ONNX; torch.export's .pt2; or TorchScript, which PyTorch has deprecated."""
+    output: str | None
+    """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt."""
+    include_preprocessing: bool
+    """True: uint8 images N × size × size × 3 in, already resized and cropped, probabilities out. False: normalised
+    float32 images N × 3 × size × size in, logits out."""
+    min_agreement: Annotated[float, Field(ge=0, le=1)]
+    """Smallest share of validation images whose first guess must be PyTorch's; below it no file is kept."""
+
+
+class ReportCall(Section):
+    """`python -m runner report run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder that is explained."""
+    output: str | None
+    """The HTML file to write, which must not exist; null means RUN/report.html, which is replaced."""
+
+
+class RunsListCall(Section):
+    """`python -m runner runs list`."""
+
+    root: Annotated[str, Field(min_length=1)]
+    """Folder at and under which runs are looked for."""
+    status: Literal["running", "completed", "stopped", "failed", "pruned", "died", "damaged", "queued"] | None
+    """Only runs of this status; died: it says running, but no process is left; damaged: run.json can't be read."""
+    model: str | None
+    """Only runs of this model; a pattern, such as resnet*."""
+    data: str | None
+    """Only runs on this data, such as digits, CIFAR10 or folder, or on this data.root; a pattern."""
+    limit: Annotated[int, Field(ge=1)] | None
+    """At most so many, the newest."""
+    format: Literal["table", "json"]
+    """A table for people, or JSON for programs."""
+
+
+class RunsDiffCall(Section):
+    """`python -m runner runs diff a=DIR b=DIR`."""
+
+    a: Annotated[str, Field(min_length=1)]
+    """One run folder."""
+    b: Annotated[str, Field(min_length=1)]
+    """The other run folder."""
+    format: Literal["table", "json"]
+    """Tables for people, or JSON for programs."""
+
+
+class RunsRepeatCall(Section):
+    """`python -m runner runs repeat run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder whose config a new run takes."""
+
+
 # By command; a command that is not here takes the config of an experiment and nothing else.
 CALLS: dict[str, type[Section]] = {
     "resume": ResumeCall,
     "doctor": DoctorCall,
+    "evaluate": EvaluateCall,
+    "predict": PredictCall,
+    "export": ExportCall,
+    "report": ReportCall,
+    "runs list": RunsListCall,
+    "runs diff": RunsDiffCall,
+    "runs repeat": RunsRepeatCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
     "dataset show": DatasetShowCall,
@@ -159,4 +266,4 @@ CALLS: dict[str, type[Section]] = {
 }
 # What else these commands take; the others lay it over the saved config of a run.
 TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show", "doctor"})
-TAKES_NOTHING_ELSE = frozenset({"dataset import", "dataset split"})
+TAKES_NOTHING_ELSE = frozenset({"predict", "report", "runs list", "runs diff", "dataset import", "dataset split"})

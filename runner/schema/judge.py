@@ -46,12 +46,13 @@ _SENTENCES = {
 }
 
 
-def judge(values: Mapping[str, Any], found_before: tuple[Problem, ...] = ()) -> Config:
+def judge(values: Mapping[str, Any], found_before: tuple[Problem, ...] = (), *, is_trained: bool = False) -> Config:
     """Check composed values against the schema.
 
     Args:
         values: nested plain values, as composed from YAML and the command line.
         found_before: mistakes that were found while composing; reported together with those found here.
+        is_trained: whether the model only has to be evaluated; rules of training don't count then.
 
     Raises:
         ConfigError: with every mistake: unknown keys, wrong types, values out of range, fields that disagree.
@@ -64,7 +65,7 @@ def judge(values: Mapping[str, Any], found_before: tuple[Problem, ...] = ()) -> 
         config = Config.model_validate_json(json.dumps(values, default=repr))
     except ValidationError as error:
         problems += explain(error, values)
-    problems += find_conflicts(values)
+    problems += find_conflicts(values, is_trained=is_trained)
     if problems or config is None:
         raise ConfigError(list(_one_per_key(problems)))
     return config

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.data.batch import BadImage
@@ -17,6 +17,13 @@ from runner.dist import DistContext
 from runner.errors import InvalidDatasetError
 
 _TOP_K = 5
+
+Observer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""Takes of a batch: image numbers N, on the CPU; on the device first guesses N, logits N × classes, losses N."""
+
+
+def _ignore(ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor) -> None:
+    """For whoever wants no more than counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +59,7 @@ def evaluate(
     precision: Precision,
     memory_format: torch.memory_format,
     before_batch: Callable[[], None],
+    observe: Observer = _ignore,
 ) -> Evaluation:
     """Evaluate a model on a split, each image exactly once over all processes.
 
@@ -66,51 +74,65 @@ def evaluate(
         precision: number format of the forward pass.
         memory_format: layout of the images, that of the module's weights.
         before_batch: called by all processes equally often; may raise to end the evaluation.
+        observe: called with each batch of this process, for whoever wants more than counts.
 
     Raises:
         InvalidDatasetError: not one image can be read.
     """
     module.eval()
-    device = dist.device
-    counts = torch.zeros(4, dtype=torch.int64, device=device)
-    losses = torch.zeros(batches.num_batches, dtype=_loss_dtype(device), device=device)
+    device, sums = dist.device, _Sums(batches.num_batches, dist.device)
     own = iter(batches)
-    bad: list[BadImage] = []
     for _ in range(-(-batches.num_batches // dist.world_size)):
         dist.beat()
         before_batch()
         number, batch = next(own, (None, None))
-        if batch is None:
+        if number is None or batch is None:
             continue  # the others have one batch more
-        bad += batch.bad
-        counts[3] += len(batch.bad)
+        sums.bad += batch.bad
         if len(batch.ids) == 0:
             continue
         labels = batch.labels.to(device, non_blocking=True)
         images = batch.images.to(device, non_blocking=True, memory_format=memory_format)
         with precision.autocast(device.type):
             logits = module(normalizer(images)).float()
-        losses[number] = functional.cross_entropy(logits, labels, reduction="none").to(losses.dtype).sum()
-        counts[:3] += _hits(logits, labels)
-    return _of_all(dist, counts, losses, bad)
+        guesses, loss = first_guesses(logits), functional.cross_entropy(logits, labels, reduction="none")
+        sums.add(number, labels, guesses, loss)
+        observe(batch.ids, guesses[:, 0], logits, loss)
+    return sums.of_all(dist)
 
 
-def _hits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Number of images, of right first guesses, and of labels among the first guesses."""
-    guesses = logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
-    hits = guesses == labels[:, None]
-    return torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
+class _Sums:
+    """What one process has found so far; waits for the device only at the end."""
+
+    def __init__(self, num_batches: int, device: torch.device) -> None:
+        # Images, right first guesses, labels among the first guesses.
+        self.counts = torch.zeros(3, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(num_batches, dtype=loss_dtype(device), device=device)
+        self.bad: list[BadImage] = []
+
+    def add(self, number: int, labels: Tensor, guesses: Tensor, loss: Tensor) -> None:
+        hits = guesses == labels[:, None]
+        self.counts += torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
+        self.losses[number] = loss.to(self.losses.dtype).sum()
+
+    def of_all(self, dist: DistContext) -> Evaluation:
+        """What all processes have found, together."""
+        num_bad = torch.tensor([len(self.bad)], device=dist.device)
+        count, correct, correct_top5, skipped = (
+            int(value) for value in dist.sum(torch.cat((self.counts, num_bad))).tolist()
+        )
+        bad = sorted(dist.gather(self.bad)) if skipped else []
+        if count == 0:
+            raise InvalidDatasetError(f"none of the {skipped} images can be read; the first: {bad[0].reason}")
+        loss = math.fsum(dist.sum(self.losses).tolist()) / count
+        return Evaluation(count=count, correct=correct, correct_top5=correct_top5, loss=loss, bad=tuple(bad))
 
 
-def _of_all(dist: DistContext, counts: torch.Tensor, losses: torch.Tensor, bad: list[BadImage]) -> Evaluation:
-    """What all processes have found, together."""
-    count, correct, correct_top5, num_bad = (int(value) for value in dist.sum(counts).tolist())
-    everywhere = sorted(dist.gather(bad)) if num_bad else []
-    if count == 0:
-        raise InvalidDatasetError(f"none of the {num_bad} images can be read; the first: {everywhere[0].reason}")
-    loss = math.fsum(dist.sum(losses).tolist()) / count
-    return Evaluation(count=count, correct=correct, correct_top5=correct_top5, loss=loss, bad=tuple(everywhere))
+def first_guesses(logits: Tensor) -> Tensor:
+    """The up to five likeliest classes of each image, likeliest first: N × classes → N × min(5, classes), int64."""
+    return logits.topk(min(_TOP_K, logits.shape[1]), dim=1).indices
 
 
-def _loss_dtype(device: torch.device) -> torch.dtype:
+def loss_dtype(device: torch.device) -> torch.dtype:
+    """In which losses are kept: float64 wherever there is one."""
     return torch.float32 if device.type == "mps" else torch.float64

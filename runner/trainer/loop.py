@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -21,17 +21,17 @@ from runner.data.batch import BadImage, Batch
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.device import Precision
 from runner.dist import DistContext, Vote
-from runner.errors import InvalidDatasetError, NonFiniteLossError, StoppedOnRequest
-from runner.keyed_random import digest_of_samples, key
+from runner.errors import StoppedOnRequest
+from runner.keyed_random import key
 from runner.optimizer import peak_learning_rate
 from runner.schedule import learning_rate
 from runner.schema import Config
 from runner.stop import StopRequest
 from runner.trainer.backbone import set_training_mode
 from runner.trainer.bad_images import BadImages, what_is_left
-from runner.trainer.evaluate import Evaluation, evaluate
+from runner.trainer.epoch_end import finish_epoch
 from runner.trainer.meter import Meter, Totals
-from runner.trainer.progress import Best, Progress, Weights
+from runner.trainer.progress import Progress
 from runner.trainer.recorder import Recorder, StepReport
 from runner.trainer.state import refuse_spoilt_weights, state_of, tensors_of
 from runner.trainer.weighting import Weighting
@@ -116,11 +116,12 @@ class Trainer:
             NonFiniteLossError: the last good checkpoint stands.
         """
         progress = self.progress
+        self.meter.clock.start()
         batches = self.train_batches.stream(progress.epoch, progress.position, self.config.trainer.epochs)
         with closing(batches) as stream, closing(self.val_batches):
             while not self._is_finished() and not self._is_pruned():
                 self._train_epoch(stream)
-                self._finish_epoch()
+                finish_epoch(self)
         self.writer.wait()
 
     def _is_finished(self) -> bool:
@@ -156,16 +157,17 @@ class Trainer:
         self.weighting.begin(progress.epoch)
         reported, reported_at = self.meter.read(), time.perf_counter()
         while not plan.is_over(progress.position) and not self._has_all_steps():
-            self._heed_requests(may_save=True)
-            started = time.perf_counter()
-            self._optimizer_step(stream)
-            self.meter.train_seconds += time.perf_counter() - started
+            self.heed_requests(may_save=True)
+            with self.meter.clock.runs_for("train"):
+                self._optimizer_step(stream)
             if progress.step % trainer.print_every == 0:
-                totals, now = self.meter.read(), time.perf_counter()
+                with self.meter.clock.runs_for("train"):  # the device may be steps behind
+                    self.check_finite()
+                    totals, now = self.meter.read(), time.perf_counter()
                 self._report(totals - reported, now - reported_at)
                 reported, reported_at = totals, now
             if trainer.checkpoint_every and progress.step % trainer.checkpoint_every == 0:
-                self._save()
+                self.save()
 
     def _optimizer_step(self, stream: Iterator[Batch]) -> None:
         progress = self.progress
@@ -175,9 +177,8 @@ class Trainer:
         bad: list[BadImage] = []
         self._set_learning_rate()
         for place in places:
-            waiting = time.perf_counter()
-            batch = next(stream)
-            self.meter.data_wait_seconds += time.perf_counter() - waiting
+            with self.meter.clock.runs_for("data_wait"):
+                batch = next(stream)
             share = place.share(self.dist.rank, self.dist.world_size)
             assert len(batch.asked) == share.stop - share.start, "the loader and the trainer are at the same position"
             self.meter.count_samples(share.start, batch.asked.numpy(), len(batch.bad))
@@ -280,7 +281,6 @@ class Trainer:
         return nullcontext() if when or no_sync is None else no_sync()
 
     def _report(self, interval: Totals, seconds: float) -> None:
-        self._check_finite()
         if self.recorder is None:
             return
         step_size = self.train_batches.plan.full_size * self.config.trainer.accumulate_steps
@@ -297,116 +297,13 @@ class Trainer:
             )
         )
 
-    def _check_finite(self) -> None:
+    def check_finite(self) -> None:
+        """Refuse to go on with a loss that is infinite or not a number; waits for the device."""
         self.meter.check_finite(self.dist, epoch=self.progress.epoch + 1, learning_rate=self.learning_rate)
-
-    # Evaluation and records ----------------------------------------------------------------------------------
-
-    def _finish_epoch(self) -> None:
-        self._check_finite()
-        train, meter, progress = self.meter.read_all(self.dist), self.meter, self.progress
-        self._check_ledger(train)
-        if train.count == 0:
-            raise InvalidDatasetError(f"none of the {train.skipped} training images of this epoch can be read")
-        is_cut = not self.train_batches.plan.is_over(progress.position)
-        if is_cut:
-            # A run that is given more steps goes on from here, in the middle of the epoch: this evaluation and its row
-            # are then as if they had not been.
-            self._save()
-        name = checkpoint_name(progress.epoch + (not is_cut), progress.step)
-        started = time.perf_counter()
-        raw = self._evaluate(self.model)
-        ema = self._evaluate(self.ema.module) if self.ema is not None else None
-        evaluation_seconds = time.perf_counter() - started
-        progress.epoch += 1
-        progress.position = 0
-        self.bad_train.begin()
-        self.meter = Meter(self.dist.device)
-        row = self._row(train, raw, ema)
-        self._judge(raw, ema, name)
-        progress.count_patience(min(raw.loss, ema.loss) if ema is not None else raw.loss)
-        row |= {
-            "train_images_per_second": train.count / meter.train_seconds,
-            "train_seconds": meter.train_seconds,
-            "data_wait_seconds": meter.data_wait_seconds,
-            "epoch_seconds": meter.train_seconds + evaluation_seconds,
-        }
-        if self.recorder is not None:
-            self.recorder.epoch(row, progress.best)
-            self.recorder.warn(summary for split in (self.bad_train, self.bad_val) if (summary := split.summary()))
-        if not is_cut:
-            self._save()
-        elif progress.best is not None and progress.best.checkpoint == name and self.dist.is_main:
-            self.writer.point_best(name)
-
-    def _check_ledger(self, train: Totals) -> None:
-        """The images that were used, over all processes and attempts, are those that seed and epoch ask for."""
-        if self.dist.is_main:
-            asked = self.train_batches.next_ids(self.progress.epoch, 0, self.progress.position)
-            num_asked = train.count + train.skipped
-            assert num_asked == len(asked), f"{num_asked} images were asked for in this epoch, not {len(asked)}"
-            assert train.samples_digest == digest_of_samples(0, asked), "other images were used than the seed asks for"
-
-    def _evaluate(self, module: nn.Module) -> Evaluation:
-        self.dist.share_buffers(module)
-        result = evaluate(
-            module,
-            self.val_batches,
-            self.normalizer,
-            dist=self.dist,
-            precision=self.precision,
-            memory_format=self.memory_format,
-            before_batch=lambda: self._heed_requests(may_save=False),
-        )
-        self.bad_val.begin()
-        self.bad_val.meet(result.bad)
-        if not -float("inf") < result.loss < float("inf"):
-            raise NonFiniteLossError(
-                f"the validation loss became infinite or not a number after epoch {self.progress.epoch + 1}, step "
-                f"{self.progress.step}, learning rate {self.learning_rate:.3g}; try a lower optimizer.lr or "
-                "trainer.precision=fp32"
-            )
-        return result
-
-    def _row(self, train: Totals, raw: Evaluation, ema: Evaluation | None) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "epoch": self.progress.epoch,
-            "step": self.progress.step,
-            "lr": self.learning_rate,
-            "train_images": train.count,
-            "train_images_skipped": train.skipped,
-            "train_images_digest": f"{train.samples_digest:016x}",
-            "train_loss": train.mean_loss,
-            "train_top1": train.top1,
-            "val_images_skipped": len(raw.bad),
-            "val_loss": raw.loss,
-            "val_top1": raw.top1,
-            "val_top5": raw.top5,
-        }
-        if ema is not None:
-            row |= {"val_ema_loss": ema.loss, "val_ema_top1": ema.top1, "val_ema_top5": ema.top5}
-        return row
-
-    def _judge(self, raw: Evaluation, ema: Evaluation | None, name: str) -> None:
-        """Keep the best of all epochs, be it of the raw weights or of their average; a tie keeps the earlier.
-
-        Args:
-            raw: of the weights.
-            ema: of their moving average, where there is one.
-            name: of the checkpoint that holds, or will hold, these weights.
-        """
-        metric, progress = self.config.trainer.monitor, self.progress
-        candidates: list[tuple[Weights, Evaluation]] = [("raw", raw)]
-        if ema is not None:
-            candidates.append(("ema", ema))
-        for weights, result in candidates:
-            value = float(getattr(result, metric.removeprefix("val_")))
-            if progress.improves(metric, value):
-                progress.best = Best(metric=metric, value=value, epoch=progress.epoch, checkpoint=name, weights=weights)
 
     # Checkpoints ---------------------------------------------------------------------------------------------
 
-    def _heed_requests(self, *, may_save: bool) -> None:
+    def heed_requests(self, *, may_save: bool) -> None:
         """Stop, or save after trainer.checkpoint_minutes, if any process asks for it: all hear of it at once."""
         minutes = self.config.trainer.checkpoint_minutes
         is_due = minutes is not None and time.monotonic() - self.saved_at >= minutes * 60
@@ -414,18 +311,23 @@ class Trainer:
         # One number for both questions, of which the largest counts: a stop saves as well.
         received, wants_save = divmod(self.requests.cast(2 * signal_number + (is_due and self.dist.is_main)), 2)
         if received:
-            self._save()
+            self.save()
             self.writer.wait()
             raise StoppedOnRequest(
                 f"stopped on {signal.Signals(received).name} at epoch {self.progress.epoch + 1}, "
                 f"step {self.progress.step}; everything is saved"
             )
         if wants_save and may_save:
-            self._save()
+            self.save()
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Save a checkpoint; never one of weights that a bad loss has spoilt. Every process must call it."""
-        self._check_finite()
+        with self.meter.clock.runs_for("train"):  # the device may be steps behind
+            self.check_finite()
+        with self.meter.clock.runs_for("checkpoint"):
+            self._submit()
+
+    def _submit(self) -> None:
         progress = self.progress
         name = checkpoint_name(progress.epoch, progress.step)
         state = state_of(self)

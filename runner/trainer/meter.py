@@ -13,6 +13,7 @@ import torch
 from runner.dist import DistContext
 from runner.errors import NonFiniteLossError
 from runner.keyed_random import digest_of_samples
+from runner.trainer.clock import Clock
 
 _WORD = 1 << 64
 
@@ -61,10 +62,7 @@ class Meter:
         self._count = 0
         self._skipped = 0
         self._samples_digest = 0
-        self.train_seconds = 0.0
-        """Time spent in steps, waiting for data included."""
-        self.data_wait_seconds = 0.0
-        """Time in which the next batch was not ready yet."""
+        self.clock = Clock()
 
     def add(self, loss_sum: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, step: int) -> None:
         """Add one batch without waiting for the device.
@@ -126,13 +124,11 @@ class Meter:
 
     def to_json(self, dist: DistContext) -> dict[str, Any]:
         """The sums over all processes as plain values (floats survive JSON exactly); every process must call it."""
-        seconds = {"train_seconds": self.train_seconds, "data_wait_seconds": self.data_wait_seconds}
-        return vars(self.read_all(dist)) | seconds
+        return vars(self.read_all(dist)) | self.clock.to_json()
 
     def restore(self, values: dict[str, Any], *, is_main: bool) -> None:
         """Go on from sums that :meth:`to_json` gave: the main process holds them, the others begin at zero."""
-        self.train_seconds = values["train_seconds"]
-        self.data_wait_seconds = values["data_wait_seconds"]
+        self.clock.restore(values)
         if is_main:
             self._sums.copy_(torch.tensor([values["loss"], values["correct"]], dtype=self._sums.dtype))
             self._count = values["count"]

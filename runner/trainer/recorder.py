@@ -64,7 +64,7 @@ class Recorder:
     def epoch(self, row: dict[str, Any], best: Best | None) -> None:
         """Record the metrics of a finished epoch, durable before anything is shown."""
         self._folder.append_metrics(row)
-        self._folder.update(best=summary_of(best))
+        self._folder.update(best=summary_of_best(best))
         self._line.clear()
         is_best = best is not None and best.epoch == row["epoch"]
         if not self._has_header:
@@ -106,7 +106,7 @@ class Recorder:
         }
 
 
-def summary_of(best: Best | None) -> dict[str, Any] | None:
+def summary_of_best(best: Best | None) -> dict[str, Any] | None:
     """The best so far as run.json holds it."""
     if best is None:
         return None

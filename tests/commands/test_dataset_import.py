@@ -157,11 +157,13 @@ def test_a_class_that_can_not_be_read_leaves_no_empty_folder(tmp_path, write_ima
     assert "note: no image of the class bees could be read, so it has no folder there" in capsys.readouterr().out
 
 
-def test_a_path_with_a_comma_is_told_how_to_be_written(tmp_path):
-    with pytest.raises(ConfigError, match=r"several values are a sweep.*a text with a comma"):
-        run(f"input={tmp_path}/a,b.zip", f"output={tmp_path}/out")
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_path_may_have_a_comma_and_other_keys_take_one_value(tmp_path, quote):
+    typed = (f"input={quote}{tmp_path}/a,b.zip{quote}", f"output={tmp_path}/out")
     with pytest.raises(InvalidDatasetError, match=r"a,b\.zip: there is no such file"):
-        run(f'input="{tmp_path}/a,b.zip"', f"output={tmp_path}/out")
+        run(*typed)
+    with pytest.raises(ConfigError, match=r"several values are a sweep"):
+        run(*typed, "workers=0,1")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""`python -m runner runs diff a=DIR b=DIR [format=json]`: what differs between two runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.commands.call import read_own
+from runner.console import show
+from runner.errors import EXIT_DONE
+from runner.runs.diff import Differences, differences
+from runner.runs.past import read_run
+from runner.runs.table import as_table
+from runner.schema.calls import RunsDiffCall
+
+
+def run(argv: list[str]) -> int:
+    """Compare two runs.
+
+    Raises:
+        CheckpointError: when one of the folders is no run folder or is damaged.
+    """
+    call = read_own("runs diff", RunsDiffCall, argv)
+    first, second = (Path(folder).expanduser() for folder in (call.a, call.b))
+    found = differences(read_run(first), read_run(second))
+    if call.format == "json":
+        show(json.dumps({"a": str(first), "b": str(second), **found}, indent=2, ensure_ascii=False))
+    else:
+        show(_as_text(found, str(first), str(second)))
+    return EXIT_DONE
+
+
+def _as_text(found: Mapping[str, Differences], first: str, second: str) -> str:
+    if not found:
+        return f"{first} and {second}: nothing differs"
+    blocks = [
+        as_table((section, "a", "b"), [(key, _shown(old), _shown(new)) for key, (old, new) in pairs.items()])
+        for section, pairs in found.items()
+    ]
+    return "\n\n".join([f"a  {first}\nb  {second}", *blocks])
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - plain values
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,46 @@
+"""`python -m runner runs repeat run=DIR [overrides]`: a new run from the config of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.attempt import Attempt
+from runner.commands.call import read_call
+from runner.console import LOGGER
+from runner.errors import EXIT_DONE
+from runner.preflight import preflight
+from runner.runs.past import read_run
+from runner.runs.repeat import reasons_to_differ
+from runner.saved import load_saved
+from runner.schema.calls import RunsRepeatCall
+from runner.stop import StopRequest
+
+if TYPE_CHECKING:
+    from runner.preflight import Ready
+    from runner.runs.past import PastRun
+
+
+def run(argv: list[str]) -> int:
+    """Train again what a run has trained, in a new folder under its output_dir.
+
+    Raises:
+        CheckpointError: when the folder is no run folder.
+        RunnerError: what `train` would raise.
+    """
+    with StopRequest() as stop:
+        call, overrides = read_call("runs repeat", RunsRepeatCall, argv)
+        original = read_run(Path(call.run).expanduser().resolve())
+        ready = preflight(load_saved(original.path, overrides))
+        _warn(original, ready)
+        from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+
+        typed_before = [str(item) for item in original.record.get("overrides") or ()]
+        launch(ready, Attempt(overrides=(*typed_before, *overrides), repeats=str(original.path)), stop=stop)
+    return EXIT_DONE
+
+
+def _warn(original: PastRun, ready: Ready) -> None:
+    LOGGER.info("repeats     %s", original.path)
+    for reason in reasons_to_differ(original, ready):
+        LOGGER.warning("%s", reason)

@@ -1,0 +1,50 @@
+"""Several values of a key for a command that starts from a saved config: one call per combination."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString, Transformer
+
+from runner.compose import PATH_KEYS, as_typed
+from runner.errors import ConfigError, Problem
+from runner.refusal import COMMAND_LINE, translate
+
+MULTIRUN_FLAGS = frozenset({"-m", "--multirun"})
+
+
+def combinations(argv: Sequence[str]) -> list[list[str]]:
+    """The arguments of each call that `argv` describes; without -m it describes one.
+
+    Hydra's way: `-m run=a,b split=val,test` is four calls, the last key changing fastest.
+
+    Raises:
+        ConfigError: when an override can't be read.
+    """
+    rest = [argument for argument in argv if argument not in MULTIRUN_FLAGS]
+    if len(rest) == len(argv):
+        return [rest]
+    return [list(choice) for choice in itertools.product(*map(_choices, rest))]
+
+
+def _choices(argument: str) -> list[str]:
+    if argument.startswith("-") or "=" not in argument:
+        return [argument]
+    try:
+        (override,) = OverridesParser.create().parse_overrides([as_typed(argument, is_swept=True)])
+    except Exception as error:
+        problem = translate(error, [argument])
+        if problem is None:
+            raise
+        raise ConfigError([problem]) from error
+    if not override.is_sweep_override():
+        return [argument]
+    if not override.is_discrete_sweep():
+        raise ConfigError([Problem(key="", message=f"{argument!r}: list the values, KEY=A,B,C", origin=COMMAND_LINE)])
+    key = argument.partition("=")[0]
+    if key in PATH_KEYS:
+        values = override.sweep_iterator(Transformer.identity)
+        return [f"{key}={value.text if isinstance(value, QuotedString) else value}" for value in values]
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]

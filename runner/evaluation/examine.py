@@ -1,0 +1,154 @@
+"""One pass over a split that keeps what the model made of each image."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from runner.console import ProgressLine
+from runner.data.loader import EvalBatches
+from runner.data.source import ImageSource
+from runner.device import Precision
+from runner.dist import DistContext, Vote
+from runner.errors import StoppedOnRequest
+from runner.stop import StopRequest
+from runner.trainer.bad_images import BadImages
+from runner.trainer.evaluate import Evaluation, evaluate, loss_dtype
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorer:
+    """A model with what turns pixels into its input, in one process."""
+
+    module: nn.Module
+    """float32 N × 3 × H × W → logits N × classes."""
+    normalizer: nn.Module
+    """uint8 N × 3 × H × W → float32, on the device."""
+    dist: DistContext
+    precision: Precision
+    memory_format: torch.memory_format
+
+    def logits(self, images: Tensor) -> Tensor:
+        """uint8 images N × 3 × H × W on the CPU → float32 logits N × classes on the device, as at evaluation."""
+        device = self.dist.device
+        pixels = images.to(device, non_blocking=True, memory_format=self.memory_format)
+        with self.precision.autocast(device.type):
+            logits: Tensor = self.module(self.normalizer(pixels))
+        return logits.float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one process evaluates of a split."""
+
+    source: ImageSource
+    """The whole split."""
+    batches: EvalBatches
+    """This process's share of it."""
+    bad_images: BadImages
+    """Of the whole split, those that can't be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What the model made of each image that could be read; the same in every process."""
+
+    counts: Evaluation
+    images: npt.NDArray[np.int64]
+    """Numbers of these images in their split, ascending, shape (N,)."""
+    predicted: npt.NDArray[np.int64]
+    """Class index of the first guess, shape (N,)."""
+    probability: npt.NDArray[np.float64]
+    """Of that guess, in [0, 1], shape (N,)."""
+    loss: npt.NDArray[np.float64]
+    """Cross-entropy, shape (N,)."""
+
+
+class _Table:
+    """One row per image of the split, on the device. Of each row one process knows the values, the others have 0."""
+
+    def __init__(self, num_images: int, device: torch.device) -> None:
+        self.guess = torch.zeros(num_images, dtype=torch.int64, device=device)  # class index + 1; 0: not seen here
+        self.probability, self.loss = torch.zeros(2, num_images, dtype=loss_dtype(device), device=device)
+
+    def fill(self, ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor) -> None:
+        """Fill in the rows of a batch; waits for nothing."""
+        ids = ids.to(self.guess.device, non_blocking=True)
+        self.guess[ids] = guesses + 1
+        probability = logits.softmax(dim=1).gather(1, guesses[:, None])[:, 0]
+        self.probability[ids] = probability.to(self.probability.dtype)
+        self.loss[ids] = losses.to(self.loss.dtype)
+
+
+def examine(scorer: Scorer, share: Share, *, stop: StopRequest, what: str, line: ProgressLine | None) -> Findings:
+    """Evaluate a model on a split and keep the result of each image; every process must call it.
+
+    A process keeps one row of 24 bytes per image; sums over processes of one value and zeros are exact.
+
+    Args:
+        scorer: the model.
+        share: of the split.
+        stop: asks to stop; heeded by all processes at the same batch.
+        what: is evaluated, for the line of progress and the message of a stop.
+        line: shows how far it is; one process has it.
+
+    Raises:
+        StoppedOnRequest: when any process was asked to stop.
+        InvalidDatasetError: an image can't be read, and data.on_bad_image is error; or too many can't.
+    """
+    dist, batches = scorer.dist, share.batches
+    table = _Table(len(share.source), dist.device)
+    try:
+        counts = evaluate(
+            scorer.module,
+            batches,
+            scorer.normalizer,
+            dist=dist,
+            precision=scorer.precision,
+            memory_format=scorer.memory_format,
+            before_batch=_between_batches(dist, stop, batches.num_batches, what, line),
+            observe=table.fill,
+        )
+    finally:
+        batches.close()
+        if line is not None:
+            line.clear()
+    share.bad_images.begin()
+    share.bad_images.meet(counts.bad)
+    guess, probability, loss = (dist.sum(values).cpu().numpy() for values in vars(table).values())
+    (images,) = np.nonzero(guess)
+    return Findings(
+        counts=counts,
+        images=images,
+        predicted=guess[images] - 1,
+        probability=probability[images].astype(np.float64),
+        loss=loss[images].astype(np.float64),
+    )
+
+
+def _between_batches(
+    dist: DistContext, stop: StopRequest, num_batches: int, what: str, line: ProgressLine | None
+) -> Callable[[], None]:
+    requests, num_rounds, done, shown_at = Vote(dist), -(-num_batches // dist.world_size), 0, time.monotonic()
+
+    def heed_and_show() -> None:
+        nonlocal done, shown_at
+        received = requests.cast(signal.Signals[stop.received].value if stop.received else 0)
+        if received:
+            raise StoppedOnRequest(f"stopped on {signal.Signals(received).name} while evaluating on {what}")
+        now = time.monotonic()
+        if line is not None and (line.is_live or now - shown_at > _SECONDS_BETWEEN_LINES):
+            line.update(f"evaluating on {what}", "", done, num_rounds, unit="batch")
+            shown_at = now
+        done += 1
+
+    return heed_and_show

@@ -1,0 +1,52 @@
+"""The confusion matrix as a picture."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+_MAX_NUMBERED = 25  # with more classes numbers would not fit into the cells
+_MAX_NAMED = 60  # with more classes names would overlap
+_MAX_NAME_LENGTH = 24
+_CELL_INCHES = 0.42
+_MOST_INCHES = 16.0
+
+
+def confusion_png(matrix: npt.NDArray[np.int64], classes: tuple[str, ...]) -> bytes:
+    """A confusion matrix with the truth in its rows, coloured by the share of each row, as PNG.
+
+    Up to 25 classes the cells hold the counts, up to 60 the axes hold the names of the classes.
+    """
+    num_classes = len(classes)
+    side = float(np.clip(num_classes * _CELL_INCHES, 3.0, _MOST_INCHES - 3.0))
+    figure = Figure(figsize=(side + 3.0, side + 2.0), layout="constrained")
+    axes = figure.add_subplot()
+    totals = matrix.sum(axis=1, keepdims=True)
+    shares = np.divide(matrix, totals, out=np.zeros(matrix.shape), where=totals > 0)
+    shown = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    figure.colorbar(shown, ax=axes, label="share of the class", shrink=0.8)
+    axes.set(xlabel="predicted", ylabel="true")
+    if num_classes <= _MAX_NAMED:
+        names = [_shortened(name) for name in classes]
+        axes.set_xticks(range(num_classes), names, rotation=90, parse_math=False)
+        axes.set_yticks(range(num_classes), names, parse_math=False)
+    if num_classes <= _MAX_NUMBERED:
+        for (row, column), count in np.ndenumerate(matrix):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{count}" if count else "", ha="center", va="center", color=colour, fontsize=8)
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # Names in scripts that the font lacks are drawn as boxes; the tables have them right.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _shortened(name: str) -> str:
+    # A line break in a name would move all other names.
+    plain = " ".join(name.split())
+    return plain if len(plain) <= _MAX_NAME_LENGTH else plain[: _MAX_NAME_LENGTH - 1] + "…"

@@ -1,0 +1,203 @@
+"""Which images a run's weights are tried on, and where the result goes. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.data.labelled import open_class_folders, relabelled
+from runner.data.paths import resolve_paths
+from runner.data.source import ImageSource
+from runner.data.splits import open_splits
+from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, Problem
+from runner.refusal import COMMAND_LINE
+from runner.saved import load_saved, read_values
+from runner.schema import Config
+from runner.schema.data import DataConfig, FolderData
+
+_SPLITS = ("train", "val", "test")
+# Groups whose change makes sense for a model that is trained already.
+_GROUPS = ("data", "trainer", "dist")
+# What a model sees belongs to the model, wherever the images come from.
+_PREPROCESSING = ("image_size", "normalize", "eval_transforms")
+# Keys of data that make no difference to what is evaluated.
+_WITHOUT_EFFECT = frozenset(
+    {"batch_size", "last_batch", "workers", "train_transforms", "index_cache", "balance"}
+    | {"on_bad_image", "max_bad_fraction"}  # metrics.json says itself what was skipped
+)
+_IMAGES = frozenset({"data", "data.root", *(f"data.{split}" for split in _SPLITS)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is evaluated."""
+
+    split: str
+    data: dict[str, Any]
+    """Where the images come from and how they are prepared."""
+    weights: dict[str, Any]
+    """Which weights."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As metrics.json has it."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """A split that is evaluated."""
+
+    source: ImageSource
+    notes: tuple[str, ...]
+    data: dict[str, Any]
+    """Where it comes from and how it is prepared, as metrics.json tells."""
+    is_own: bool
+    """Whether it is a split of the very data that the run was trained with."""
+
+
+def load_config(run_dir: Path, overrides: Sequence[str]) -> Config:
+    """The config that a run has saved as an evaluation takes it: `dist` as for a new run, whatever trained it.
+
+    Another data set typed as a group keeps the preprocessing of the run; a folder typed for a run whose images came
+    from elsewhere (`data.root=FOLDER` for digits) means data=folder. The run's data.exclude is for its own images only.
+
+    Raises:
+        CheckpointError: when the folder is no run folder.
+        ConfigError: when what was typed is wrong, or of no use to an evaluation.
+    """
+    _refuse_useless(overrides)
+    typed = _typed_keys(overrides)
+    saved = read_values(run_dir)
+    laid_over = list(overrides)
+    if "dist" not in typed:
+        laid_over.insert(0, "dist=default")
+    is_bound = isinstance(saved.get("data"), dict) and saved["data"].get("source") in ("digits", "synthetic")
+    if is_bound and "data" not in typed and typed & _IMAGES:
+        laid_over.insert(0, "data=folder")
+    config = load_saved(run_dir, laid_over, is_trained=True)
+    if config.dist.launcher == "submitted":
+        problem = "an evaluation is not submitted; start it inside of a job, with srun, or leave dist=slurm out"
+        raise ConfigError([Problem(key="dist", value="slurm", has_value=True, message=problem, origin=COMMAND_LINE)])
+    own = load_saved(run_dir).data
+    kept = {key: getattr(own, key) for key in _PREPROCESSING if f"data.{key}" not in typed}
+    data = resolve_paths(config.data.model_copy(update=kept))
+    if "data.exclude" not in typed and _places(data) != _places(resolve_paths(own)):
+        data = data.model_copy(update={"exclude": None})
+    return config.model_copy(update={"data": data})
+
+
+def _places(data: DataConfig) -> tuple[str | None, ...]:
+    return data.source, data.root, data.train, data.val, data.test
+
+
+def read_classes(run_dir: Path) -> tuple[str, ...]:
+    """Class names of a run in index order.
+
+    Raises:
+        CheckpointError: when they are missing or damaged.
+    """
+    file = run_dir / "classes.json"
+    try:
+        classes = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}; the run has not begun, or is damaged") from error
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise CheckpointError(f"{file} is damaged: it holds no list of names")
+    return tuple(classes)
+
+
+def open_images(
+    config: Config, saved: Config, overrides: Sequence[str], classes: tuple[str, ...], split: str
+) -> Images:
+    """Open the images to evaluate on.
+
+    By default these are the run's own split. `data.val=FOLDER` (or test, train, as `split` says) is a folder of class
+    folders. Of `data.root=FOLDER` it is FOLDER/<split> where there is one; where FOLDER holds no split at all, FOLDER
+    itself is the folder of class folders. Classes are matched by their names.
+
+    Args:
+        config: as :func:`load_config` gives it.
+        saved: the config of the run.
+        overrides: what was typed.
+        classes: of the model.
+        split: train, val or test.
+
+    Raises:
+        InvalidDatasetError: there is no such split, or a class that the model does not know.
+        RunnerError: as for a training.
+    """
+    data = config.data
+    told = described(data)
+    is_own = told == described(resolve_paths(saved.data))
+    folder = None if is_own else _folder_of_classes(data, _typed_keys(overrides), split)
+    if folder is not None:
+        key, path = folder
+        source, notes = open_class_folders(path, classes, data, key=key)
+        return Images(source=source, notes=notes, data={**told, "folder": path}, is_own=False)
+    if isinstance(data, FolderData) and data.train is None:
+        raise InvalidDatasetError(f"there is no {split} split; give its folder with data.{split}=FOLDER")
+    splits = open_splits(data, config.seed)
+    own_source: ImageSource | None = getattr(splits, split)
+    if own_source is None:
+        raise InvalidDatasetError(f"the data set has no {split} split; give one with data.{split}=…")
+    place = f"data={data.source}" + (f", data.root = {data.root}" if data.root else "")
+    source = relabelled(own_source, splits.classes, classes, place=place)
+    return Images(source=source, notes=splits.notes, data=told, is_own=is_own)
+
+
+def described(data: DataConfig) -> dict[str, Any]:
+    """What of a data config decides which images a model sees and how."""
+    return {key: value for key, value in data.model_dump(mode="json").items() if key not in _WITHOUT_EFFECT}
+
+
+def output_folder(run_dir: Path, images: Images, *, checkpoint: str, split: str) -> Path:
+    """Where the result goes unless a folder is given.
+
+    `evaluation/` itself is for the best weights on the run's own validation split; anything else gets a folder in it
+    that is named after the checkpoint, the folder of the images and the split, as far as they differ from that.
+    """
+    parts = [] if checkpoint == "best" else [checkpoint]
+    if not images.is_own:
+        place = images.data.get("folder") or images.data.get("root") or images.data["source"]
+        path = Path(place)
+        parts.append(path.parent.name if path.name in _SPLITS and path.parent.name else path.name or "root")
+    if split != "val":
+        parts.append(split)
+    return run_dir / "evaluation" / "-".join(parts)
+
+
+def _folder_of_classes(data: DataConfig, typed: Collection[str], split: str) -> tuple[str, str] | None:
+    """The folder of class folders that was typed, with the key that names it; None where there is a whole data set."""
+    if not isinstance(data, FolderData):
+        return None
+    given = getattr(data, split)
+    if f"data.{split}" in typed and given is not None:
+        return f"data.{split}", given
+    if data.root is None or not Path(data.root).is_dir():
+        return None
+    if (Path(data.root) / split).is_dir():
+        return f"data.{split}", str(Path(data.root) / split)
+    if any((Path(data.root) / name).is_dir() for name in _SPLITS):
+        return None
+    return "data.root", data.root
+
+
+def _refuse_useless(overrides: Sequence[str]) -> None:
+    problems = [
+        Problem(
+            key=key,
+            message=f"belongs to the training; an evaluation takes keys of {', '.join(_GROUPS)}",
+            origin=COMMAND_LINE,
+        )
+        for key in sorted(_typed_keys(overrides))
+        if key.partition(".")[0] in Config.model_fields and key.partition(".")[0] not in _GROUPS
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _typed_keys(overrides: Sequence[str]) -> set[str]:
+    return {override.lstrip("+~").partition("=")[0] for override in overrides}

@@ -1,0 +1,125 @@
+"""Which weights of a run are evaluated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from runner.checkpoint import CheckpointStore, Pointer, verify
+from runner.dist import DistContext
+from runner.errors import CheckpointError
+from runner.files import sha256_of
+from runner.model import with_versions
+from runner.package import read_package
+from runner.run_folder import read_record
+from runner.trainer.progress import Progress, Weights
+
+_POINTERS: tuple[Pointer, ...] = ("best", "last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenWeights:
+    """A verified file of weights."""
+
+    file: Path
+    checkpoint: str
+    """`best`, or the name of a checkpoint."""
+    kind: Weights
+    epoch: int
+    """Epochs that were finished when they were saved."""
+    sha256: str
+    """Of the file: the same weights are the same bytes, be they in a checkpoint or in the package."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As metrics.json names them."""
+        return {"checkpoint": self.checkpoint, "epoch": self.epoch, "kind": self.kind, "sha256": self.sha256}
+
+
+def choose_weights(run_dir: Path, checkpoint: str) -> ChosenWeights:
+    """Find and verify the weights of a run.
+
+    Args:
+        run_dir: a run folder.
+        checkpoint: `best` (of a completed run those of its package: raw or averaged, as it chose), `last`, or the name
+            of a checkpoint; of a checkpoint that is not the best one the raw weights.
+
+    Raises:
+        CheckpointError: when there are none or they are damaged; names the checkpoints that are whole.
+    """
+    store = CheckpointStore(run_dir / "checkpoints", keep=1)
+    is_completed = read_record(run_dir)["status"] == "completed"
+    try:
+        if checkpoint == "best" and is_completed and (run_dir / "model").is_dir():
+            return _of_package(run_dir)
+        weights = _of_checkpoint(store, _named(store, checkpoint))
+        return replace(weights, checkpoint="best") if checkpoint == "best" else weights
+    except CheckpointError as error:
+        whole = [name for name in store.names() if _is_whole(store.folder / name)]
+        hint = f"whole are {', '.join(whole)} (checkpoint=NAME)" if whole else "there is no other"
+        raise CheckpointError(f"{error}; {hint}") from error
+
+
+def load_weights(module: nn.Module, file: Path, dist: DistContext) -> None:
+    """Load weights that the main process reads; every process must call it.
+
+    Raises:
+        CheckpointError: when they are of another model.
+    """
+    expected = module.state_dict()
+    try:
+        state = (
+            safetensors.torch.load_file(file)
+            if dist.is_main
+            else {name: torch.empty(value.shape, dtype=value.dtype) for name, value in expected.items()}
+        )
+        # In the order of the names, which is the same everywhere.
+        dist.share_tensors(state[name] for name in sorted(expected))
+        module.load_state_dict(with_versions(state, module))
+    except (KeyError, RuntimeError, OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{file} can't be loaded into the model of this run: {error}") from error
+
+
+def _of_package(run_dir: Path) -> ChosenWeights:
+    package = read_package(run_dir)
+    card = package.card
+    return ChosenWeights(
+        file=package.weights_file,
+        checkpoint="best",
+        kind=card.weights_kind,
+        epoch=card.best["epoch"],
+        sha256=card.weights_sha256,
+    )
+
+
+def _named(store: CheckpointStore, checkpoint: str) -> str:
+    name = store.pointed(checkpoint) if checkpoint in _POINTERS else checkpoint
+    if name is None:
+        when = "finished its first epoch" if checkpoint == "best" else "saved its first checkpoint"
+        raise CheckpointError(f"{store.folder.parent} has no checkpoint {checkpoint!r}: the run has not {when}")
+    if name not in store.names():
+        raise CheckpointError(f"{store.folder} has no checkpoint {name!r}")
+    return name
+
+
+def _of_checkpoint(store: CheckpointStore, name: str) -> ChosenWeights:
+    folder = store.folder / name
+    verify(folder)
+    progress = Progress.from_json(json.loads((folder / "state.json").read_text(encoding="utf-8"))["progress"])
+    is_best = progress.best is not None and progress.best.checkpoint == name
+    kind: Weights = progress.best.weights if is_best and progress.best is not None else "raw"
+    file = folder / f"{'ema' if kind == 'ema' else 'model'}.safetensors"
+    return ChosenWeights(file=file, checkpoint=name, kind=kind, epoch=progress.epoch, sha256=sha256_of(file))
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verify(folder)
+    except CheckpointError:
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""Scores images with a packaged model, batch by batch, and appends the result to the unfinished file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from runner.assemble import assemble_scorer
+from runner.console import LOGGER, ProgressLine, progress_line
+from runner.data.decode import decode_image
+from runner.data.index import shown
+from runner.data.loader import made_by
+from runner.data.transforms import Pipeline, as_tensor
+from runner.data.workers import resolve_workers
+from runner.device import choose_device, choose_precision, describe_device
+from runner.errors import InvalidDatasetError, StoppedOnRequest
+from runner.evaluation.examine import Scorer
+from runner.package import Package
+from runner.predict.formats import Scored
+from runner.predict.inputs import Inputs
+from runner.predict.partial import PartialScores
+from runner.schema.calls import PredictCall
+from runner.stop import StopRequest
+from runner.trainer.evaluate import first_guesses
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class _Loaded(NamedTuple):
+    """A batch of images, some of which may be unreadable."""
+
+    images: Tensor
+    """uint8 R × 3 × H × W, of those that can be read, channels last in memory."""
+    errors: tuple[str | None, ...]
+    """For each image of the batch why it can't be read."""
+
+
+class _ImageFiles(Dataset["_Loaded"]):
+    """Reads and prepares images on request, here or in a loader process."""
+
+    def __init__(self, files: Sequence[str], pipeline: Pipeline) -> None:
+        self._files = files
+        self._pipeline = pipeline
+
+    def __getitem__(self, request: range) -> _Loaded:
+        images: list[Tensor] = []
+        errors: list[str | None] = []
+        for number in request:
+            try:
+                pixels = as_tensor(decode_image(self._files[number]))
+            except InvalidDatasetError as error:
+                errors.append(str(error).removeprefix(f"{shown(self._files[number])}: "))
+            else:
+                images.append(self._pipeline(pixels).permute(1, 2, 0))
+                errors.append(None)
+        stacked = torch.stack(images) if images else torch.zeros(0, 1, 1, 3, dtype=torch.uint8)
+        return _Loaded(images=stacked.permute(0, 3, 1, 2), errors=tuple(errors))
+
+
+def score(
+    package: Package,
+    inputs: Inputs,
+    partial: PartialScores,
+    *,
+    call: PredictCall,
+    stop: StopRequest,
+) -> None:
+    """Score all images that are not scored yet, and let the output appear; memory holds a few batches.
+
+    Args:
+        package: a verified package.
+        inputs: the images.
+        partial: begun; its rows are the first images of `inputs`.
+        call: how: batch size, workers, device and precision.
+        stop: asks to stop.
+
+    Raises:
+        StoppedOnRequest: what was scored is kept.
+        OutputError: when the scores can't be written; what was written is kept.
+        DeviceError: this machine lacks the device, or a process that loads images died.
+    """
+    device = choose_device(call, key="device")
+    precision = choose_precision(call, device, key="precision")
+    scorer, pipeline = assemble_scorer(package, device, precision)
+    first, total, started = partial.num_rows, len(inputs), time.perf_counter()
+    LOGGER.info("device      %s, %s (%s)", describe_device(device), precision.name, precision.reason)
+    LOGGER.info("images      %s%s", f"{total:,}", f", {first:,} of them scored before" if first else "")
+    requests = _requests(first, total, call.batch_size)
+    workers = min(resolve_workers(call.workers, device.type, 1), len(requests))
+    files = _ImageFiles(inputs.files, pipeline)
+    loaded = made_by(files, requests, workers=workers, pin_memory=device.type == "cuda")
+    num_unread = 0
+    with closing(loaded), progress_line() as line:
+        show = _shower(line, first, total)
+        for request in requests:
+            if stop.received is not None:
+                raise StoppedOnRequest(_stopped(stop.received, partial, total))
+            batch = next(loaded)
+            partial.append(_scored(scorer, batch, inputs, request, package.card.classes))
+            num_unread += sum(error is not None for error in batch.errors)
+            show(partial.num_rows)
+    partial.finish()
+    seconds = time.perf_counter() - started
+    if num_unread:
+        LOGGER.warning("%s of %s images can't be read; the column `error` says why", f"{num_unread:,}", f"{total:,}")
+    LOGGER.info("scored      %s images in %.1f seconds", f"{total - first:,}", seconds)
+    LOGGER.info("results     %s", partial.output)
+
+
+def _requests(first: int, total: int, batch_size: int) -> list[range]:
+    return [range(start, min(start + batch_size, total)) for start in range(first, total, batch_size)]
+
+
+def _shower(line: ProgressLine, first: int, total: int) -> Callable[[int], None]:
+    """Shows how many of the images are scored: live, or on a line now and then."""
+    started = shown_at = time.perf_counter()
+
+    def show(num_scored: int) -> None:
+        nonlocal shown_at
+        now = time.perf_counter()
+        if line.is_live or now - shown_at > _SECONDS_BETWEEN_LINES:
+            rate = (num_scored - first) / (now - started)
+            line.update("scoring", f"{rate:,.0f} images/s", num_scored, total, unit="image")
+            shown_at = now
+
+    return show
+
+
+@torch.inference_mode()
+def _scored(scorer: Scorer, batch: _Loaded, inputs: Inputs, request: range, classes: Sequence[str]) -> Scored:
+    probabilities = np.zeros((len(request), len(classes)), np.float32)
+    predicted: list[str | None] = [None] * len(request)
+    readable = [position for position, error in enumerate(batch.errors) if error is None]
+    if readable:
+        logits = scorer.logits(batch.images)
+        probabilities[readable] = logits.softmax(dim=1).cpu().numpy()
+        for position, guess in zip(readable, first_guesses(logits)[:, 0].tolist(), strict=True):
+            predicted[position] = classes[guess]
+    return Scored(
+        names=[inputs.names[number] for number in request],
+        labels=[inputs.labels[number] for number in request] if inputs.labels is not None else None,
+        predicted=predicted,
+        probabilities=probabilities,
+        errors=batch.errors,
+    )
+
+
+def _stopped(received: str, partial: PartialScores, total: int) -> str:
+    kept = f"they are in {partial.path}: go on with resume=true" if partial.num_rows else "nothing is left behind"
+    return f"stopped on {received} after {partial.num_rows:,} of {total:,} images; {kept}"

@@ -1,0 +1,138 @@
+"""What a run folder tells without torch. Whatever is missing in an older or unfinished run is None or empty."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from runner.errors import CheckpointError
+from runner.run_folder import is_alive, read_record
+from runner.saved import read_values
+
+# As in run.json, and what it can't say of itself: `died` says running, but no process is; `damaged` can't be read;
+# `queued` waits for SLURM and has no run.json yet.
+PastStatus = Literal["running", "completed", "stopped", "failed", "pruned", "died", "damaged", "queued"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastRun:
+    """A run folder, read."""
+
+    path: Path
+    record: dict[str, Any]
+    """run.json."""
+    config: dict[str, Any]
+    """config.yaml, as plain values."""
+    rows: tuple[dict[str, Any], ...]
+    """metrics.jsonl: one object per finished epoch."""
+    evaluation: dict[str, Any] | None
+    """evaluation/metrics.json; None where the run was not evaluated in detail."""
+    state: dict[str, Any]
+    """state.json of the newest checkpoint; empty before the first."""
+
+    @property
+    def status(self) -> PastStatus:
+        """How the run stands now."""
+        return status_of(self.path, self.record)
+
+
+def read_run(run_dir: Path) -> PastRun:
+    """Read a run folder.
+
+    Raises:
+        CheckpointError: when the folder is no run folder, or a file of it is damaged.
+    """
+    return PastRun(
+        path=run_dir,
+        record=read_record(run_dir),
+        config=read_values(run_dir),
+        rows=read_rows(run_dir / "metrics.jsonl"),
+        evaluation=_read_object(run_dir / "evaluation" / "metrics.json"),
+        state=_newest_state(run_dir / "checkpoints"),
+    )
+
+
+def status_of(run_dir: Path, record: dict[str, Any]) -> PastStatus:
+    """The status that run.json says, or `died` where no process is left that could change it."""
+    status: PastStatus = record["status"]
+    return "died" if status == "running" and not is_alive(run_dir) else status
+
+
+def read_rows(file: Path) -> tuple[dict[str, Any], ...]:
+    """The finished epochs; a last line that a kill cut short is left out.
+
+    Raises:
+        CheckpointError: when another line is damaged.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from error
+    try:
+        rows = tuple(json.loads(line) for line in lines if line.endswith("\n"))
+        if not all(isinstance(row["epoch"], int) for row in rows):
+            raise CheckpointError(f"{file} is damaged: an epoch is no whole number")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error
+    return rows
+
+
+def elapsed_seconds(run_dir: Path, record: dict[str, Any]) -> float | None:
+    """From the first start to the end; until now for a living run, to its last record for one that died."""
+    start = _moment(record.get("start"))
+    if start is None:
+        return None
+    end = _moment(record.get("end"))
+    if end is None and status_of(run_dir, record) == "died":
+        files = [run_dir / "run.json", run_dir / "logs" / "rank_0.log"]
+        end = datetime.fromtimestamp(max(file.stat().st_mtime for file in files if file.exists()), UTC)
+    return max(0.0, ((end or datetime.now(UTC)) - start).total_seconds())
+
+
+def describe_seconds(seconds: float) -> str:
+    """A duration for people: 12 s, 3 min 05 s, 2 h 07 min, 3 d 04 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def describe_metric(metric: str, value: float) -> str:
+    """A metric for people: shares in percent, losses as they are."""
+    return f"{value:.4f}" if metric.endswith("loss") else f"{value:.2%}"
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def _newest_state(checkpoints: Path) -> dict[str, Any]:
+    pointer = checkpoints / "last"
+    if not pointer.is_file():
+        return {}
+    return _read_object(checkpoints / pointer.read_text(encoding="utf-8").strip() / "state.json") or {}
+
+
+def _read_object(file: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file} is damaged: it holds no object")
+    return value

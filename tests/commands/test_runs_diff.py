@@ -1,0 +1,27 @@
+import json
+
+import pytest
+
+from runner.commands.runs_diff import run
+from runner.errors import CheckpointError, ConfigError
+from tests.made_runs import make_run
+
+
+def test_tables_and_json(tmp_path, capsys):
+    a = make_run(tmp_path / "a")
+    b = make_run(tmp_path / "b", ("trainer.epochs=9",))
+    assert run([f"a={a}", f"b={b}"]) == 0
+    out = capsys.readouterr().out
+    assert "trainer.epochs  5  9" in out
+    assert "environment" not in out
+    run([f"a={a}", f"b={b}", "format=json"])
+    assert json.loads(capsys.readouterr().out) == {"a": str(a), "b": str(b), "config": {"trainer.epochs": [5, 9]}}
+    run([f"a={a}", f"b={a}"])
+    assert "nothing differs" in capsys.readouterr().out
+
+
+def test_what_is_no_run_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="is no run folder"):
+        run([f"a={tmp_path}", f"b={tmp_path}"])
+    with pytest.raises(ConfigError, match="needs a value"):
+        run([f"a={tmp_path}"])

@@ -1,0 +1,29 @@
+import pytest
+
+from runner.commands.sweep import combinations
+from runner.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("argv", "calls"),
+    [
+        (["run=a,b"], [["run=a,b"]]),
+        (["-m", "run=a,b", "split=val"], [["run=a", "split=val"], ["run=b", "split=val"]]),
+        (["run=a", "--multirun", "split=val,test", "data.batch_size=1,2"], None),
+        (["-m", "run=a", "data.eval_transforms=[{name: a, size: 1}, {name: b}]"], None),
+        (["-m", "run='one, two',/b c"], [["run=one, two"], ["run=/b c"]]),
+    ],
+)
+def test_several_values_are_several_calls(argv, calls):
+    found = combinations(argv)
+    assert found == calls or calls is None
+    if "data.batch_size=1,2" in argv:
+        assert [call[1:] for call in found] == [
+            [f"split={split}", f"data.batch_size={size}"] for split in ("val", "test") for size in (1, 2)
+        ]
+
+
+@pytest.mark.parametrize("argument", ["trainer.epochs=interval(1,4)", "run=a,"])
+def test_what_cannot_be_listed_is_refused(argument):
+    with pytest.raises(ConfigError):
+        combinations(["-m", argument])
