@@ -105,15 +105,20 @@ def train(
         writer = stack.enter_context(CheckpointWriter(store))
         assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
         introduce(config, splits, assembled.trainer, precision)
-        if checkpoint is None and recorder is not None:
-            recorder.images(assembled.trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
-        if checkpoint is not None:
-            restore(assembled.trainer, checkpoint)
+        _prepare(assembled.trainer, checkpoint, attempt, folder)
         if attempt.is_resumed and dist.is_main:
             _go_back(folder, config, store, checkpoint, attempt)
-        if attempt.trial_file is not None:
-            assembled.trainer.referee = TrialReferee(attempt.trial_file, folder.path)
         return _run(config, assembled, splits, folder, recorder)
+
+
+def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, attempt: Attempt, folder: RunFolder) -> None:
+    """Put the trainer where it begins or goes on, under a referee if it is a trial."""
+    if attempt.trial_file is not None:
+        trainer.referee = TrialReferee(attempt.trial_file, folder.path)
+    if checkpoint is not None:
+        restore(trainer, checkpoint)
+    elif trainer.recorder is not None:
+        trainer.recorder.images(trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
 
 
 def _checkpoint(
