@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner import report
+from runner.run_folder import read_record
+
 if TYPE_CHECKING:
     from runner.data.splits import Splits
     from runner.dist import DistContext
@@ -55,6 +58,11 @@ class Attempt:
         from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
 
         return train(config, folder, splits, self, dist=dist, stop=stop)
+
+    def explain_failure(self, folder: Path, splits: Splits) -> None:
+        """Write the report of a run that this attempt has begun or gone on with, where this machine has its folder."""
+        if (folder / "run.json").is_file() and read_record(folder)["attempts"] > self.num_earlier:
+            report.explain_end(folder, splits)
 
     def continued(self) -> Attempt:
         """The attempt that goes on in the folder where this one had begun."""

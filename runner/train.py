@@ -304,7 +304,8 @@ def _recorded_and_explained_end(folder: RunFolder, splits: Splits, dist: DistCon
     except StoppedOnRequest:
         raise
     except Exception:
-        if folder.is_open:
+        # Of many processes the others wait for word of it, and end this one soon: their launcher writes the report.
+        if folder.is_open and dist.world_size == 1:
             report.explain_end(folder.path, splits)
         raise
     if dist.is_main:

@@ -336,7 +336,7 @@ def test_a_kill_at_each_seam_of_a_save_loses_nothing(tiny, tmp_path, monkeypatch
 def test_a_row_that_was_written_before_the_kill_is_not_written_twice(tiny, tmp_path, monkeypatch, unkilled):
     """The checkpoint of the epoch's last step exists, the row too, but not yet the checkpoint of the finished epoch."""
     scenario = (*SCENARIO, "trainer.checkpoint_every=5")
-    save, calls = Trainer._save, []
+    save, calls = Trainer.save, []
 
     def dying(trainer: Trainer) -> None:
         calls.append(trainer.progress.epoch)
@@ -346,7 +346,7 @@ def test_a_row_that_was_written_before_the_kill_is_not_written_twice(tiny, tmp_p
         save(trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_save", dying)
+        patch.setattr(Trainer, "save", dying)
         with pytest.raises(Killed):
             runner.fit(runner.load_config(tiny(*scenario)))
     (record,) = tmp_path.glob("outputs/*/*/run.json")

@@ -22,6 +22,7 @@ def run(argv: list[str]) -> int:
         ConfigError: a value is wrong or missing.
         CheckpointError: there is no packaged model, or it is damaged or of a newer format.
         InvalidDatasetError: there is nothing to score.
+        MissingPackageError: a .parquet is wanted without pyarrow.
         OutputError: the output exists or can't be written, or an unfinished one is in the way.
         StoppedOnRequest: what was scored is kept for resume=true.
     """

@@ -68,6 +68,9 @@ class EvaluationWork:
                 tell_classes(metrics, folder)
         return metrics
 
+    def explain_failure(self, folder: Path, splits: Splits) -> None:
+        """Its logs are all that it leaves."""
+
     def continued(self) -> EvaluationWork:
         """An evaluation begins anew: it has no state between images."""
         return self

@@ -68,13 +68,13 @@ def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Res
                 assignment
             )
         except ChildFailedError as error:
-            raise _explained(error, assignment) from None
+            raise _reported(_explained(error, assignment), assignment) from None
         except (NotRestartedError, RendezvousError, SignalException, DistError) as error:
             # Where processes of this machine have failed before, they say more: the run has ended, here or elsewhere.
             record = first_failure([records])
             if record is None:
                 raise LaunchError(f"the elastic agent gave up: {error}") from error
-            raise _told(record, assignment) from None
+            raise _reported(_told(record, assignment), assignment) from None
         return _concluded(list(outcomes.values()))
 
 
@@ -201,6 +201,12 @@ def _told(record: FailureRecord, assignment: Assignment[Result]) -> RunnerError:
         correct_record(folder, record, assignment.task.work.num_earlier)
     show(record)
     return record.as_error()
+
+
+def _reported(error: RunnerError, assignment: Assignment[Result]) -> RunnerError:
+    if assignment.board.folder is not None:
+        assignment.task.work.explain_failure(assignment.board.folder, assignment.task.ready.splits)
+    return error
 
 
 def _give_up(assignment: Assignment[Result]) -> None:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed
 from torch.distributed.distributed_c10d import Store
 
+import runner.train  # noqa: F401 - works import it when they begin, which would take seconds of the watch
 from runner import run_folder
 from runner.console import LOGGER, log_to_file
 from runner.device import choose_device

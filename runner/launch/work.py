@@ -49,5 +49,8 @@ class Work(Protocol[_Result_co]):
             StoppedOnRequest: after a request to stop, with nothing half-written.
         """
 
+    def explain_failure(self, folder: Path, splits: Splits) -> None:
+        """Leave in the folder what explains a failure of many processes, once it is recorded and they are gone."""
+
     def continued(self) -> Work[_Result_co]:
         """The same for a group that was started again in a folder where it had begun."""

@@ -177,6 +177,7 @@ def test_a_named_error_keeps_its_name_message_and_exit_code_and_is_no_reason_to_
     assert (record["status"], record["error"]["name"]) == ("failed", "NonFiniteLossError")
     assert record["attempts"] == 1
     assert {path.name for path in (run_dir / "logs").glob("*.error.json")} == {"rank_0.error.json", "rank_1.error.json"}
+    assert "NonFiniteLossError" in (run_dir / "report.html").read_text()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
