@@ -83,10 +83,10 @@ def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
         trainer.fit()
     whole = time.perf_counter() - started
     rows = [json.loads(line) for line in metrics_file.read_text().splitlines()]
-    evaluation = sum(row["epoch_seconds"] - row["train_seconds"] for row in rows)
+    evaluation = sum(row["evaluation_seconds"] for row in rows)
     num_val = len(trainer.val_batches._source)
     warm = rows[1:]
-    evaluating = sum(row["epoch_seconds"] - row["train_seconds"] for row in warm)
+    evaluating = sum(row["evaluation_seconds"] for row in warm)
     return {
         "images_per_second": sum(row["train_images"] for row in warm) / sum(seconds[1:]),
         "evaluation_images_per_second": num_val * len(warm) / evaluating,

@@ -17,7 +17,7 @@ COMMANDS = {
     "evaluate": "measure a run's model exactly, run=DIR: per class, confusion matrix, calibration; -m for several",
     "predict": "score images with a packaged model, run=DIR or model=DIR, input=FOLDER output=FILE.csv",
     "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
-    "report": "explain a run, run=DIR, in one HTML file",
+    "report": "explain a run or a sweep, run=DIR, in one HTML file",
     "runs list": "show the runs under a folder, newest first",
     "runs diff": "show what differs between two runs, a=DIR b=DIR",
     "runs repeat": "train a new run from the config of another, run=DIR",

@@ -1,4 +1,4 @@
-"""`python -m runner report run=DIR [output=FILE]`: one HTML file that explains a run."""
+"""`python -m runner report run=DIR [output=FILE]`: one HTML file that explains a run or a sweep."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 from runner.commands.call import read_own
 from runner.console import LOGGER
 from runner.errors import EXIT_DONE
-from runner.files import check_new_file
+from runner.files import check_new_file, write_atomic
 from runner.report import REPORT_FILE
 from runner.run_folder import read_record
 from runner.schema.calls import ReportCall
+from runner.sweep.folder import SweepFolder, is_sweep
 
 
 def run(argv: list[str]) -> int:
-    """Write the report of a run; the one in the run folder is replaced, another file never.
+    """Write the report of a run or a sweep; the one in its folder is replaced, another file never.
 
     Raises:
         CheckpointError: when the folder is no run folder, or a file of it is damaged.
@@ -22,14 +23,24 @@ def run(argv: list[str]) -> int:
     """
     call = read_own("report", ReportCall, argv)
     run_dir = Path(call.run).expanduser().resolve()
-    read_record(run_dir)
+    if not is_sweep(run_dir):
+        read_record(run_dir)
     output = run_dir / REPORT_FILE
     if call.output is not None:
         output = Path(call.output).expanduser().absolute()
         check_new_file(output)
-    # Drawing is imported only once there is something to draw.
-    from runner.report.write import write_report  # noqa: PLC0415
-
-    write_report(run_dir, output)
+    _write(run_dir, output)
     LOGGER.info("report      %s (%d kB)", output, output.stat().st_size // 1000)
     return EXIT_DONE
+
+
+def _write(folder: Path, output: Path) -> None:
+    # Drawing is imported only once there is something to draw.
+    if is_sweep(folder):
+        from runner.sweep.page import page_of  # noqa: PLC0415
+
+        write_atomic(output, page_of(SweepFolder(folder)))
+    else:
+        from runner.report.write import write_report  # noqa: PLC0415
+
+        write_report(folder, output)

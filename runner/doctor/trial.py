@@ -209,7 +209,7 @@ def _pace(assembled: Assembled, listener: _Listener, num_steps: int) -> Pace:
         step_seconds=num_images / num_steps / last.images_per_second,
         data_wait_seconds=row["data_wait_seconds"] / num_steps,
         images_per_second=last.images_per_second,
-        evaluation_images_per_second=num_images / max(row["epoch_seconds"] - row["train_seconds"], 1e-9),
+        evaluation_images_per_second=num_images / max(row["evaluation_seconds"], 1e-9),
         first_steps_seconds=num_images / first.images_per_second,
         peak_bytes=torch.cuda.max_memory_allocated() if is_cuda else _peak_of_process(),
         static_bytes=model_bytes + sum(tensor.nbytes for group in tensors.values() for tensor in group.values()),

@@ -208,7 +208,7 @@ class ReportCall(Section):
     """`python -m runner report run=DIR`."""
 
     run: Annotated[str, Field(min_length=1)]
-    """The run folder that is explained."""
+    """The folder of the run, or of the sweep, that is explained."""
     output: str | None
     """The HTML file to write, which must not exist; null means RUN/report.html, which is replaced."""
 

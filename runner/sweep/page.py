@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from runner.files import write_atomic
 from runner.sweep.folder import SweepFolder
 from runner.sweep.importance import importances
 from runner.sweep.leaderboard import Leaderboard, Place, command_of, config_flags, experiment_of, read_leaderboard
@@ -38,19 +36,12 @@ class Section:
     pictures: list[Picture]
 
 
-def write_page(folder: SweepFolder) -> Path:
-    """Write report.html into the folder of a sweep, whether it is over or not; returns its path.
+def page_of(folder: SweepFolder) -> str:
+    """The page as HTML, whether the sweep is over or not.
 
     Raises:
-        OutputError: when it is no folder of a sweep, or can't be written.
+        OutputError: when it is no folder of a sweep.
     """
-    file = folder.path / "report.html"
-    write_atomic(file, page_of(folder))
-    return file
-
-
-def page_of(folder: SweepFolder) -> str:
-    """The page as HTML."""
     record = folder.record()
     board = read_leaderboard(folder, folder.trials(), record["metrics"], record["directions"])
     environment = Environment(

@@ -5,11 +5,12 @@ from html.parser import HTMLParser
 
 import pytest
 
+from runner.commands import report
 from runner.errors import OutputError
 from runner.sweep.folder import SweepFolder
 from runner.sweep.importance import importances
 from runner.sweep.leaderboard import read_leaderboard
-from runner.sweep.page import page_of, write_page
+from runner.sweep.page import page_of
 from runner.sweep.pictures import positions
 
 
@@ -23,7 +24,8 @@ def fill(add_trial) -> None:
 
 def test_the_page_shows_all_trials_and_needs_nothing_else(folder, add_trial):
     fill(add_trial)
-    text = write_page(folder).read_text()
+    assert report.run([f"run={folder.path}"]) == 0
+    text = (folder.path / "report.html").read_text()
     HTMLParser().feed(text)
     assert text.count("<tr class=") == 8
     assert "<script" not in text and "&lt;script&gt;" in text
