@@ -1,7 +1,9 @@
 import pytest
 import torch
+import yaml
 
 from runner import device
+from runner.compose import CONF_DIR
 from runner.device import choose_device, choose_memory_format, choose_precision
 from runner.errors import DeviceError
 from runner.schema.trainer import TrainerConfig
@@ -10,17 +12,8 @@ CPU = torch.device("cpu")
 
 
 def config(**changes):
-    values = {"epochs": 1, "max_steps": None, "patience": None, "monitor": "val_top1", "print_every": 1}
-    values |= {
-        "checkpoint_every": None,
-        "checkpoint_minutes": None,
-        "keep": 1,
-        "device": "auto",
-        "precision": "auto",
-        "compile": False,
-    }
-    values |= {"deterministic": False, "accumulate_steps": 1, "clip_norm": None, "label_smoothing": 0.0}
-    return TrainerConfig(**{**values, "ema_decay": None, "freeze_backbone_epochs": 0, **changes})
+    values = yaml.safe_load((CONF_DIR / "trainer" / "default.yaml").read_text())
+    return TrainerConfig(**{**values, **changes})
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
