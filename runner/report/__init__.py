@@ -6,9 +6,12 @@ Drawing and templates are imported only when a report is written.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.console import LOGGER
-from runner.data.splits import Splits
+
+if TYPE_CHECKING:
+    from runner.data.splits import Splits
 
 REPORT_FILE = "report.html"
 
