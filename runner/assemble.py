@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import safetensors.torch
 import torch
@@ -15,8 +18,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.balance import class_weights
+from runner.data.batch import Batch
+from runner.data.batched import BatchedTransforms, parted
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
+from runner.data.on_device import DeviceImages, load_onto
+from runner.data.pixel_cache import cached
 from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.data.transforms import (
@@ -49,6 +56,8 @@ from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
 from runner.trainer.recorder import Recorder
 from runner.trainer.weighting import Weighting
+
+_NUM_LOADED_AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +110,7 @@ def assemble(
         memory_format=memory_format,
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
-        val_batches=_eval_batches(data, splits.val, dist),
+        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist)),
         **_counting(data, splits, train_batches, dist),
         data_fingerprint=fingerprint(splits),
         writer=writer,
@@ -189,7 +198,9 @@ def _in_force(config: Config) -> DataConfig:
 def preview_batches(config: Config, splits: Splits) -> TrainBatches:
     """The training images as one process would get them, to be looked at: without a model."""
     alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
-    return _train_batches(config, config.data, splits.train, alone)
+    # Looked at once, they need not be kept.
+    uncached = {} if config.data.cache == "device" else {"cache": "none"}
+    return _train_batches(config, config.data.model_copy(update=uncached), splits.train, alone)
 
 
 def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: DistContext) -> dict[str, Any]:
@@ -212,9 +223,12 @@ def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | No
 
 
 def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:
-    return TrainBatches(
+    if data.cache == "memory":
+        name = dist.share_object(uuid.uuid4().hex)
+        source = cached(source, name, partial(dist.total, 0))
+    batches = TrainBatches(
         source=source,
-        transform=train_transform(data),
+        prepare=train_transform(data).of,
         seed=config.seed,
         batch_size=data.batch_size,
         last_batch=data.last_batch,
@@ -225,6 +239,35 @@ def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: 
         skips_bad=data.on_bad_image == "skip",
         draws_balanced=data.balance == "sampler",
     )
+    if data.cache != "device":
+        return batches
+    return replace(batches, on_device=_on_device(data, batches, dist))
+
+
+def _on_device(data: DataConfig, batches: TrainBatches, dist: DistContext) -> DeviceImages:
+    """All training images, after those transforms that are always the same, on this process's device."""
+    transforms = parted(data.train_transforms)
+    assert isinstance(transforms, BatchedTransforms), "others are refused before"
+    loaded = EvalBatches(
+        batches.source,
+        pipeline_of(transforms.fixed).of,
+        batch_size=_NUM_LOADED_AT_ONCE,
+        rank=0,
+        world_size=1,
+        workers=batches.workers,
+        pin_memory=batches.pin_memory,
+        skips_bad=batches.skips_bad,
+    )
+    with closing(loaded):
+        images, bad = load_onto(dist.device, _beating(loaded, dist), transforms, len(batches.source))
+    labels = batches.source.labels
+    return DeviceImages(images, labels, transforms, size=data.image_size, seed=batches.seed, bad=bad)
+
+
+def _beating(batches: EvalBatches, dist: DistContext) -> Iterator[Batch]:
+    for _, batch in batches:
+        dist.beat()
+        yield batch
 
 
 def _share(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> Share:
@@ -233,16 +276,32 @@ def _share(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -
     )
 
 
-def _eval_batches(data: DataConfig, source: ImageSource, dist: DistContext) -> EvalBatches:
+def _kept_on(data: DataConfig, dist: DistContext) -> torch.device | None:
+    """Where the images of evaluation stay between two epochs."""
+    match data.cache:
+        case "none":
+            return None
+        case "memory":
+            return torch.device("cpu")
+        case "device":
+            return dist.device
+        case _:
+            assert_never(data.cache)
+
+
+def _eval_batches(
+    data: DataConfig, source: ImageSource, dist: DistContext, kept_on: torch.device | None = None
+) -> EvalBatches:
     return EvalBatches(
         source,
-        eval_transform(data),
+        eval_transform(data).of,
         batch_size=data.batch_size,
         workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
         rank=dist.rank,
         world_size=dist.world_size,
         pin_memory=dist.device.type == "cuda",
         skips_bad=data.on_bad_image == "skip",
+        kept_on=kept_on,
     )
 
 

@@ -55,6 +55,14 @@ def random_words(num_words: int, *parts: int | str) -> npt.NDArray[np.uint64]:
     return words
 
 
+def words_of(numbers: npt.NDArray[np.int64], *parts: int | str) -> npt.NDArray[np.uint64]:
+    """A 64-bit word for each number, which depends on it and on the parts alone, wherever the number stands.
+
+    Two rounds of SplitMix64's finaliser (Steele et al. 2014) of the number, keyed in between; shape of `numbers`.
+    """
+    return _mix(_mix(numbers.astype(np.uint64) + np.uint64(1)) ^ np.uint64(key(*parts)))
+
+
 def digest_of_samples(first_position: int, ids: npt.NDArray[np.int64]) -> int:
     """A number that tells which images stood at which positions, in whatever pieces it is added up.
 

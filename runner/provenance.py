@@ -59,7 +59,7 @@ def installed_packages() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what decides about the numbers."""
-    packages = ("runner", "torch", "torchvision", "numpy", "pillow", "hydra-core")
+    packages = ("runner", "torch", "torchvision", "numpy", "pillow", "simplejpeg", "hydra-core")
     found = {"python": platform.python_version()}
     for name in packages:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from runner.data.source import ImageSource
-from runner.data.transforms import Pipeline, as_tensor
+from runner.data.stored import StoredImage
 from runner.errors import InvalidDatasetError, RunnerError
 from runner.keyed_random import key
+
+Preparation = Callable[[StoredImage], Tensor]
+"""From a stored image to uint8 pixels of shape (3, height, width), the same size for all."""
 
 
 class BadImage(NamedTuple):
@@ -52,9 +56,9 @@ class Request(NamedTuple):
 class BatchMaker(Dataset["Batch | RunnerError"]):
     """Makes batches on request, here or in a loader process."""
 
-    def __init__(self, source: ImageSource, transform: Pipeline, seed: int, *, skips_bad: bool) -> None:
+    def __init__(self, source: ImageSource, prepare: Preparation, seed: int, *, skips_bad: bool) -> None:
         self._source = source
-        self._transform = transform
+        self._prepare = prepare
         self._seed = seed
         self._skips_bad = skips_bad
 
@@ -87,14 +91,14 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
         """One transformed image, height × width × 3; None where it is bad and may be skipped."""
         image = int(request.ids[place])
         try:
-            pixels = as_tensor(self._source.load(image))
+            stored = self._source.open(image)
+            # Two draws of one image are to look different.
+            draw = () if request.first_draw is None else (request.first_draw + place,)
+            # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
+            torch.default_generator.manual_seed(key(self._seed, "augment", request.epoch, image, *draw))
+            return self._prepare(stored).permute(1, 2, 0)
         except InvalidDatasetError as error:
             if not self._skips_bad:
                 raise
             bad.append(BadImage(image, str(error)))
             return None
-        # Two draws of one image are to look different.
-        draw = () if request.first_draw is None else (request.first_draw + place,)
-        # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
-        torch.default_generator.manual_seed(key(self._seed, "augment", request.epoch, image, *draw))
-        return self._transform(pixels).permute(1, 2, 0)

@@ -14,22 +14,32 @@ The conventions, which are also those of a packaged model:
 from __future__ import annotations
 
 import errno
+import os
 import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from runner.data import jpeg
 from runner.data.index import shown
+from runner.data.stored import DecodedImage, Pixels, StoredImage
 from runner.errors import DeviceError, InvalidDatasetError
 from runner.schema.data import MOST_PIXELS
 
-Pixels = npt.NDArray[np.uint8]
-
 # Judged by content, not by extension: files are often misnamed. Only these, because some others start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
+# Larger files are no photographs; Pillow reads them piece by piece.
+_MOST_JPEG_BYTES = 512 * 2**20
+# EXIF orientations that exchange height and width.
+_ON_THEIR_SIDE = (5, 6, 7, 8)
 # What another attempt may not meet: no property of the image, so that skipping it would depend on the hour.
 _FAULTS_OF_THE_MACHINE = frozenset(
     {
@@ -49,27 +59,96 @@ _FAULTS_OF_THE_MACHINE = frozenset(
 
 
 def decode_image(path: str, max_pixels: int = MOST_PIXELS) -> Pixels:
-    """Read an image file.
+    """Read an image file: :func:`open_image`, all pixels.
+
+    Returns:
+        uint8 RGB, shape (height, width, 3), writable.
+    """
+    return open_image(path, max_pixels).pixels()
+
+
+def open_image(path: str, max_pixels: int = MOST_PIXELS) -> StoredImage:
+    """Open an image file; a JPEG is not decoded yet.
 
     Args:
         path: of the file.
         max_pixels: largest width × height; compared with the file's header before anything is decoded.
 
-    Returns:
-        uint8 RGB, shape (height, width, 3), writable.
-
     Raises:
         InvalidDatasetError: the file is missing, may not be read, is empty, truncated or no image, or has too many
-            pixels: always so for this file.
+            pixels: always so for this file. The pixels of a JPEG raise it when they are decoded.
         DeviceError: the machine can't read it at this moment, as a failing disk or network.
     """
+    with _named_errors(path), Path(path).open("rb") as file:
+        content = _content_of_jpeg(file)
+        header = jpeg.read_header(content) if content is not None else None
+        if content is None or header is None:
+            file.seek(0)
+            return DecodedImage(_decoded_by_pillow(file, max_pixels))
+        _refuse_large(header.width, header.height, max_pixels)
+        return _Jpeg(path, content, header, _orientation_of(content), max_pixels)
+
+
+@dataclass(frozen=True)
+class _Jpeg:
+    """A JPEG whose header was read."""
+
+    path: str
+    content: bytes
+    header: jpeg.Header
+    orientation: int
+    max_pixels: int
+
+    @property
+    def height(self) -> int:
+        return self.header.width if self._is_on_its_side else self.header.height
+
+    @property
+    def width(self) -> int:
+        return self.header.height if self._is_on_its_side else self.header.width
+
+    @property
+    def _is_on_its_side(self) -> bool:
+        return self.orientation in _ON_THEIR_SIDE
+
+    def pixels(self, reduction: int = 1) -> Pixels:
+        stored = jpeg.decode(self.content, self.header, reduction)
+        if stored is not None:
+            return _upright(stored, self.orientation)
+        with _named_errors(self.path):
+            return _decoded_by_pillow(BytesIO(self.content), self.max_pixels)
+
+
+def _content_of_jpeg(file: BinaryIO) -> bytes | None:
+    """All of the file, if it begins as a JPEG and is of a size that may be held in memory."""
+    start = file.read(len(jpeg.START))
+    if start != jpeg.START or os.fstat(file.fileno()).st_size > _MOST_JPEG_BYTES:
+        return None
+    return start + file.read()
+
+
+def _orientation_of(content: bytes) -> int:
+    if not jpeg.may_be_turned(content):
+        return 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(BytesIO(content), formats=_FORMATS) as image:
+            return _orientation(image)
+
+
+def _decoded_by_pillow(file: BinaryIO, max_pixels: int) -> Pixels:
+    # Pillow warns about oddities of single files: whoever trains on a million can't act on that.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(file, formats=_FORMATS) as image:
+            _refuse_large(*image.size, max_pixels)
+            return to_rgb(image)
+
+
+@contextmanager
+def _named_errors(path: str) -> Iterator[None]:
     try:
-        # Pillow warns about oddities of single files: whoever trains on a million can't act on that.
-        with Path(path).open("rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(file, formats=_FORMATS) as image:
-                _refuse_large(image, max_pixels)
-                return to_rgb(image)
+        yield
     except MemoryError:
         raise
     # Damaged files make Pillow's decoders raise nearly everything, from OSError and SyntaxError to struct.error.
@@ -79,8 +158,7 @@ def decode_image(path: str, max_pixels: int = MOST_PIXELS) -> Pixels:
         raise InvalidDatasetError(f"{shown(path)}: {_reason(error, path)}") from error
 
 
-def _refuse_large(image: Image.Image, max_pixels: int) -> None:
-    width, height = image.size
+def _refuse_large(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise Image.DecompressionBombError(
             f"{width} × {height} = {width * height:,}, more than data.max_pixels = {max_pixels:,}"

@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from runner.data.balance import balanced_order
-from runner.data.batch import Batch, BatchMaker, Request
+from runner.data.batch import Batch, BatchMaker, Preparation, Request
+from runner.data.on_device import DeviceImages
 from runner.data.order import TrainPlan, epoch_order, eval_batch
 from runner.data.source import ImageSource
-from runner.data.transforms import Pipeline
 from runner.data.workers import prepare_worker, signals_held, start_method
 from runner.errors import DeviceError, RunnerError
 
@@ -32,7 +32,7 @@ class TrainBatches:
     """The training batches of one process."""
 
     source: ImageSource
-    transform: Pipeline
+    prepare: Preparation
     _: KW_ONLY
     seed: int
     """Seed of the experiment: order and augmentation follow from it."""
@@ -50,6 +50,8 @@ class TrainBatches:
     """Leave out images that can't be decoded, instead of raising."""
     draws_balanced: bool = False
     """Draw images with replacement, all classes alike; see :func:`runner.data.balance.balanced_order`."""
+    on_device: DeviceImages | None = None
+    """Makes the batches in place of the loader, where all images are on the device."""
 
     @property
     def plan(self) -> TrainPlan:
@@ -76,12 +78,15 @@ class TrainBatches:
             InvalidDatasetError: an image can't be read.
             DeviceError: a loader process died.
         """
+        requests = self._requests(start_epoch, start_position, end_epoch)
+        if self.on_device is not None:
+            return (self.on_device.make(request) for request in requests)
         num_images = max(end_epoch - start_epoch, 0) * len(self.source) - start_position
         most_batches = max(-(-num_images // self.plan.full_size), 0)
         return _received(
             _make_loader(
-                self._maker(),
-                self._requests(start_epoch, start_position, end_epoch),
+                BatchMaker(self.source, self.prepare, self.seed, skips_bad=self.skips_bad),
+                requests,
                 workers=min(self.workers, most_batches),
                 pin_memory=self.pin_memory,
                 keep_workers=False,
@@ -95,14 +100,15 @@ class TrainBatches:
 
     def preview(self, num_images: int) -> Batch:
         """The first images of the first epoch, over all processes, as training will see them; made in this process."""
-        return self._maker().make(Request(0, self._order(0)[:num_images], 0 if self.draws_balanced else None))
+        return self._made_here(Request(0, self._order(0)[:num_images], 0 if self.draws_balanced else None))
 
     def seen(self, epoch: int, ids: npt.NDArray[np.int64]) -> Batch:
         """These images as training will see them in this epoch (from 0); made in this process."""
-        return self._maker().make(Request(epoch, ids))
+        return self._made_here(Request(epoch, ids))
 
-    def _maker(self) -> BatchMaker:
-        return BatchMaker(self.source, self.transform, self.seed, skips_bad=self.skips_bad)
+    def _made_here(self, request: Request) -> Batch:
+        maker = self.on_device or BatchMaker(self.source, self.prepare, self.seed, skips_bad=self.skips_bad)
+        return maker.make(request)
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         if self.draws_balanced:
@@ -128,7 +134,7 @@ class EvalBatches:
     def __init__(
         self,
         source: ImageSource,
-        transform: Pipeline,
+        prepare: Preparation,
         *,
         batch_size: int,
         rank: int,
@@ -136,15 +142,31 @@ class EvalBatches:
         workers: int,
         pin_memory: bool,
         skips_bad: bool = False,
+        kept_on: torch.device | None = None,
     ) -> None:
+        """Decide what to evaluate.
+
+        Args:
+            source: the whole split.
+            prepare: what is done to each image.
+            batch_size: images per batch.
+            rank: of this process.
+            world_size: number of processes.
+            workers: loader processes; 0 loads in this process.
+            pin_memory: keep batches in page-locked memory.
+            skips_bad: leave out images that can't be decoded, instead of raising.
+            kept_on: where to keep the batches of this process for the next time; None: nowhere.
+        """
         self._source = source
-        self._transform = transform
+        self._prepare = prepare
         self._batch_size = batch_size
         self._rank = rank
         self._world_size = world_size
         self._workers = workers
         self._pin_memory = pin_memory
         self._skips_bad = skips_bad
+        self._kept_on = kept_on
+        self._kept: list[Batch] | None = None
         self._loader: DataLoader[Batch | RunnerError] | None = None
 
     @property
@@ -160,23 +182,36 @@ class EvalBatches:
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         """Go through the batches of this process (there may be none), each with its number.
 
-        Loader processes stay for the next time. Should a transform be random, it does the same each time.
+        Loader processes stay for the next time. Should the preparation be random, it does the same each time.
 
         Raises:
             InvalidDatasetError: an image can't be read.
             DeviceError: a loader process died.
         """
         numbers = range(self._rank, self.num_batches, self._world_size)
+        if self._kept is not None:
+            yield from zip(numbers, self._kept, strict=True)
+            return
+        kept: list[Batch] = []
+        for number, batch in zip(numbers, self._loaded(numbers), strict=True):
+            if self._kept_on is not None:
+                kept.append(_kept(batch, self._kept_on))
+                if len(kept) == len(numbers):
+                    # Before the last is handed out: nobody may ask for one more.
+                    self._kept, self._loader = kept, None
+            yield number, batch
+
+    def _loaded(self, numbers: range) -> Iterator[Batch]:
         if self._loader is None:
             self._loader = _make_loader(
-                BatchMaker(self._source, self._transform, seed=0, skips_bad=self._skips_bad),
+                BatchMaker(self._source, self._prepare, seed=0, skips_bad=self._skips_bad),
                 [self._request(number) for number in numbers],
                 workers=min(self._workers, len(numbers)),
                 pin_memory=self._pin_memory,
                 keep_workers=True,
             )
         try:
-            yield from zip(numbers, _received(self._loader), strict=True)
+            yield from _received(self._loader)
         except Exception:
             self.close()
             raise
@@ -187,6 +222,14 @@ class EvalBatches:
 
     def _request(self, number: int) -> Request:
         return Request(0, np.arange(*eval_batch(number, len(self._source), self._batch_size)))
+
+
+def _kept(batch: Batch, device: torch.device) -> Batch:
+    images, labels = batch.images, batch.labels
+    if device.type != "cpu":
+        return batch._replace(images=images.to(device), labels=labels.to(device))
+    # What comes from a loader process holds an open file, and what is page-locked can't be had without end.
+    return batch._replace(images=images.clone(), labels=labels.clone())
 
 
 def made_by(

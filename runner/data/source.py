@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from runner.data.decode import Pixels, decode_image
+from runner.data.decode import open_image
 from runner.data.index import FolderIndex, shown
+from runner.data.stored import Pixels, StoredImage
 from runner.schema.data import MOST_PIXELS
 
 Labels = npt.NDArray[np.int64]
@@ -24,6 +25,13 @@ class ImageSource(Protocol):
 
     def __len__(self) -> int:
         """Number of images."""
+
+    def open(self, image: int) -> StoredImage:
+        """This image, decoded or not yet.
+
+        Raises:
+            InvalidDatasetError: it can't be read, now or ever; says which image and why.
+        """
 
     def load(self, image: int) -> Pixels:
         """The pixels of this image as uint8 RGB, shape (height, width, 3).
@@ -53,9 +61,13 @@ class FolderSource:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def open(self, image: int) -> StoredImage:
+        """Open the file; see :func:`runner.data.decode.open_image`."""
+        return open_image(self.index.path(image), self.max_pixels)
+
     def load(self, image: int) -> Pixels:
-        """Decode the file; see :func:`runner.data.decode.decode_image`."""
-        return decode_image(self.index.path(image), self.max_pixels)
+        """Decode the file."""
+        return self.open(image).pixels()
 
     def describe(self, image: int) -> str:
         """Full path."""
@@ -78,6 +90,10 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def open(self, image: int) -> StoredImage:
+        """Open it in the other source."""
+        return self.source.open(int(self.ids[image]))
 
     def load(self, image: int) -> Pixels:
         """Load from the other source."""

@@ -8,6 +8,7 @@ from typing import assert_never
 
 import numpy as np
 
+from runner.data.batched import find_cache_problems
 from runner.data.csv import open_csv
 from runner.data.digits import ensure_digits
 from runner.data.exclude import without_excluded
@@ -75,8 +76,8 @@ def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Inspe
         seed: seed of the experiment; a validation split that is made from the training split depends on it.
         global_batch_size: images per step over all processes, data.batch_size × world size.
     """
-    size_problems = find_size_problems(data)
-    errors: list[RunnerError] = [ConfigError(size_problems)] if size_problems else []
+    problems = [*find_size_problems(data), *find_cache_problems(data)]
+    errors: list[RunnerError] = [ConfigError(problems)] if problems else []
     opened, mistakes = _opened(data, seed)
     errors += mistakes
     if opened is not None:

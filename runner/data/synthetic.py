@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runner.data.decode import Pixels
 from runner.data.source import Labels, Opened
+from runner.data.stored import DecodedImage, Pixels, StoredImage
 from runner.keyed_random import random_words
 from runner.schema.data import SyntheticData
 
@@ -27,6 +27,10 @@ class SyntheticSource:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def open(self, image: int) -> StoredImage:
+        """Its pixels; see :meth:`load`."""
+        return DecodedImage(self.load(image))
 
     def load(self, image: int) -> Pixels:
         """Image i is picture i mod pool size; not a copy."""

@@ -16,8 +16,9 @@ import numpy as np
 from filelock import FileLock
 from torchvision import datasets
 
-from runner.data.decode import Pixels, to_rgb
+from runner.data.decode import to_rgb
 from runner.data.source import Labels, Opened
+from runner.data.stored import DecodedImage, Pixels, StoredImage
 from runner.errors import InvalidDatasetError
 from runner.schema.data import TorchvisionData, TorchvisionDatasetName
 
@@ -44,6 +45,10 @@ class TorchvisionSource:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def open(self, image: int) -> StoredImage:
+        """Its pixels; see :meth:`load`."""
+        return DecodedImage(self.load(image))
 
     def load(self, image: int) -> Pixels:
         """Read the image as torchvision does, then see :func:`runner.data.decode.to_rgb`."""

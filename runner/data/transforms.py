@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
@@ -10,20 +10,58 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms import v2
 
 from runner.data.built import built
 from runner.data.decode import to_rgb
+from runner.data.reducing_crop import ReducingCrop
+from runner.data.stored import StoredImage
 from runner.schema.data import DataConfig
-from runner.schema.transforms import CenterCrop, Interpolation, Normalize, NormalizeEntry, Resize, Transform
+from runner.schema.transforms import (
+    CenterCrop,
+    Interpolation,
+    Normalize,
+    NormalizeEntry,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
 
-Pipeline = Callable[[Tensor], Tensor]
-"""From a uint8 image of shape (3, height, width) to another."""
+
+class Pipeline:
+    """Transforms one after another."""
+
+    def __init__(self, transforms: Sequence[Transform], *, reduces: bool = False) -> None:
+        """See :func:`pipeline_of` and :func:`train_transform`."""
+        self._steps = [built(transform) for transform in transforms]
+        match tuple(transforms):
+            case (RandomResizedCrop(interpolation="bilinear" | "bicubic") as crop, *_) if reduces:
+                self._first_crop: ReducingCrop | None = ReducingCrop(crop)
+            case _:
+                self._first_crop = None
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """From a uint8 image of shape (3, height, width) to another."""
+        for step in self._steps:
+            image = step(image)
+        return image
+
+    def of(self, stored: StoredImage) -> Tensor:
+        """The same of an image that is not decoded yet, of which no more is decoded than the first transform needs.
+
+        Raises:
+            InvalidDatasetError: the image is damaged.
+        """
+        if self._first_crop is None:
+            return self(as_tensor(stored.pixels()))
+        image = self._first_crop(stored)
+        for step in self._steps[1:]:
+            image = step(image)
+        return image
 
 
 def train_transform(data: DataConfig) -> Pipeline:
     """What is done to a training image. Draws from torch's global generator of the CPU, and from nothing else."""
-    return pipeline_of(data.train_transforms)
+    return Pipeline(data.train_transforms, reduces=data.jpeg_reduction == "auto")
 
 
 def eval_transform(data: DataConfig) -> Pipeline:
@@ -32,10 +70,8 @@ def eval_transform(data: DataConfig) -> Pipeline:
 
 
 def pipeline_of(transforms: Sequence[Transform]) -> Pipeline:
-    """The transforms one after another, on uint8 images of shape (3, height, width)."""
-    steps = [built(transform) for transform in transforms]
-    pipeline: nn.Module = v2.Compose(steps) if steps else v2.Identity()
-    return pipeline
+    """The transforms one after another, on uint8 images of shape (3, height, width), all pixels decoded."""
+    return Pipeline(transforms)
 
 
 def with_normalize(data: DataConfig) -> DataConfig:

@@ -12,11 +12,11 @@ from PIL import Image, ImageDraw
 
 from runner.assemble import preview_batches
 from runner.console import LOGGER
-from runner.data.decode import Pixels
 from runner.data.order import epoch_order
 from runner.data.paths import resolve_paths
 from runner.data.source import ImageSource
 from runner.data.splits import Splits, open_splits
+from runner.data.stored import Pixels
 from runner.dataset.examine import name_of
 from runner.dataset.fonts import fitting
 from runner.dataset.staging import full_path

@@ -126,9 +126,9 @@ def without_data(bench: Bench) -> Bench:
     num_held = min(bench.step_images, _MOST_HELD_IMAGES)
     with _set_up(bench, 1) as (assembled, _):
         held = assembled.trainer.train_batches.preview(num_held).images
-    pool = np.ascontiguousarray(held.permute(0, 2, 3, 1).numpy())
+    pool = np.ascontiguousarray(held.permute(0, 2, 3, 1).cpu().numpy())
     train, val = (SyntheticSource(pool, source.labels) for source in (bench.splits.train, bench.splits.val))
-    plain: dict[str, Any] = {"train_transforms": (), "eval_transforms": (), "workers": 0}
+    plain: dict[str, Any] = {"train_transforms": (), "eval_transforms": (), "workers": 0, "cache": "none"}
     config = bench.config.model_copy(update={"data": bench.config.data.model_copy(update=plain)})
     return replace(bench, config=config, splits=replace(bench.splits, train=train, val=val))
 

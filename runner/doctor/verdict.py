@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from joblib import cpu_count  # type: ignore[import-untyped]
 
+from runner.data.memory import available_memory
 from runner.data.order import TrainPlan
 from runner.doctor.findings import Finding, gigabytes, refusals
-from runner.doctor.surroundings import Load, available_memory, check_disk
+from runner.doctor.surroundings import Load, check_disk
 from runner.doctor.trial import Bench, Pace, load_briefly, train_briefly, without_data
 from runner.errors import DeviceError, RunnerError, StoppedOnRequest
 from runner.plan.mode import LaunchPlan

@@ -25,7 +25,7 @@ _GROUPS = ("data", "trainer", "dist")
 _PREPROCESSING = ("image_size", "normalize", "eval_transforms")
 # Keys of data that make no difference to what is evaluated.
 _WITHOUT_EFFECT = frozenset(
-    {"batch_size", "last_batch", "workers", "train_transforms", "index_cache", "balance"}
+    {"batch_size", "last_batch", "workers", "train_transforms", "index_cache", "jpeg_reduction", "cache", "balance"}
     | {"on_bad_image", "max_bad_fraction"}  # metrics.json says itself what was skipped
 )
 _IMAGES = frozenset({"data", "data.root", *(f"data.{split}" for split in _SPLITS)})

@@ -53,6 +53,15 @@ class _Data(Section):
     index_cache: Literal["auto", "none"]
     """The list of files of a large folder: auto keeps it in the cache folder as long as no folder in it changes; none
     lists them at each start."""
+    jpeg_reduction: Literal["auto", "none"]
+    """Where data.train_transforms begin with random_resized_crop: auto decodes a JPEG at 1/2, 1/4 or 1/8 of its size as
+    long as the crop still has twice as many pixels along each side as it is resized to; none decodes all pixels. At
+    evaluation all pixels are decoded."""
+    cache: Literal["none", "memory", "device"]
+    """Images that are kept once they are decoded. memory: in memory that all processes of a machine share; all pixels
+    are decoded, as with jpeg_reduction none. device: in each process's GPU (or its memory, without one), where crops
+    and flips are drawn for a whole batch at once: for small images; it takes train_transforms of fixed transforms, then
+    random_crop and flips. Both keep the images of evaluation as they are after their transforms."""
     exclude: str | None
     """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
     one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""

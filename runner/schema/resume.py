@@ -36,7 +36,14 @@ _HARMLESS = (
 # What a checkpoint is made of: no run can go on with another.
 _FIXED = ("seed", "model", "data.source", "trainer.ema_decay", "optimizer.name")
 # Keys whose change is allowed, but does not give the same bits as a run that never stopped.
-_OTHER_BITS = ("trainer.device", "trainer.precision", "trainer.compile", "trainer.deterministic")
+_OTHER_BITS = (
+    "data.cache",
+    "data.jpeg_reduction",
+    "trainer.device",
+    "trainer.precision",
+    "trainer.compile",
+    "trainer.deterministic",
+)
 
 
 def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow: Sequence[str]) -> list[str]:

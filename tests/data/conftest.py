@@ -24,6 +24,8 @@ BASE: dict[str, Any] = {
     "last_batch": "keep",
     "workers": 0,
     "index_cache": "none",
+    "jpeg_reduction": "auto",
+    "cache": "none",
     "exclude": None,
     "on_bad_image": "error",
     "max_bad_fraction": 0.05,

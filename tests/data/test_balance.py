@@ -8,6 +8,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from runner.data.balance import balanced_order, class_weights
 from runner.data.loader import TrainBatches
 from runner.data.order import epoch_order
+from runner.data.stored import DecodedImage, StoredImage
+from runner.data.transforms import as_tensor
 
 LABELS = np.repeat([0, 1, 2], [600, 60, 6]).astype(np.int64)
 
@@ -51,11 +53,15 @@ class Noisy:
     def load(self, image: int) -> np.ndarray:
         return np.full((4, 4, 3), image, dtype=np.uint8)
 
+    def open(self, image: int) -> DecodedImage:
+        return DecodedImage(self.load(image))
+
     def describe(self, image: int) -> str:
         return str(image)
 
 
-def noise(image: torch.Tensor) -> torch.Tensor:
+def noise(stored: StoredImage) -> torch.Tensor:
+    image = as_tensor(stored.pixels())
     return image + torch.randint(0, 2, image.shape, dtype=torch.uint8) * 100
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from runner.data.batch import Batch
+from runner.data.batch import Batch, Preparation
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.order import epoch_order
 from runner.data.paths import resolve_paths
 from runner.data.source import Labels
 from runner.data.splits import open_splits
-from runner.data.transforms import eval_transform, train_transform
+from runner.data.stored import DecodedImage, StoredImage
+from runner.data.transforms import as_tensor, eval_transform, train_transform
 from runner.errors import DeviceError, InvalidDatasetError
 from runner.schema.data import DataConfig
 
@@ -56,8 +58,20 @@ class Numbered:
                 os.kill(os.getpid(), signal.SIGKILL)
         return np.full((6, 8, 3), image, dtype=np.uint8)
 
+    def open(self, image: int) -> DecodedImage:
+        return DecodedImage(self.load(image))
+
     def describe(self, image: int) -> str:
         return f"/set/{image}.jpg"
+
+
+def of_pixels(transform: Callable[[Tensor], Tensor], stored: StoredImage) -> Tensor:
+    return transform(as_tensor(stored.pixels()))
+
+
+def prepared(values: dict[str, Any]) -> Preparation:
+    """What `transform` asks for, on all pixels, or else what `prepare` does."""
+    return values.pop("prepare", None) or partial(of_pixels, values.pop("transform", v2.Identity()))
 
 
 def train_batches(num_images: int = 23, **values: Any) -> TrainBatches:
@@ -71,13 +85,13 @@ def train_batches(num_images: int = 23, **values: Any) -> TrainBatches:
         "workers": 0,
         "pin_memory": False,
     }
-    return TrainBatches(source, values.pop("transform", v2.Identity()), **{**defaults, **values})
+    return TrainBatches(source, prepared(values), **{**defaults, **values})
 
 
 def eval_batches(num_images: int = 23, **values: Any) -> EvalBatches:
     source = values.pop("source", None) or Numbered(num_images)
     defaults: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "workers": 0, "pin_memory": False}
-    return EvalBatches(source, values.pop("transform", v2.Identity()), **{**defaults, **values})
+    return EvalBatches(source, prepared(values), **{**defaults, **values})
 
 
 def noise(image: Tensor) -> Tensor:
@@ -393,13 +407,13 @@ def test_real_files_and_transforms(
     write_images(tmp_path / "train", {"ant": 10, "bee": 13})
     data = resolve_paths(data_config("folder", root=tmp_path))
     splits = open_splits(data, 1)
-    train = train_batches(source=splits.train, transform=train_transform(data), workers=workers)
+    train = train_batches(source=splits.train, prepare=train_transform(data).of, workers=workers)
     images = [image for batch in train.stream(0, 0, 1) for image in batch.images]
     assert len(images) == len(splits.train) == 18
     assert {image.shape for image in images} == {(3, 16, 16)}
     # Augmentation of small batches in this process and of others in loader processes: the same bits.
     assert content(train.stream(0, 0, 2)) == content(replace(train, workers=0).stream(0, 0, 2))
-    evaluation = eval_batches(source=splits.val, transform=eval_transform(data), workers=workers)
+    evaluation = eval_batches(source=splits.val, prepare=eval_transform(data).of, workers=workers)
     labels = torch.cat([batch.labels for _, batch in evaluation])
     assert labels.tolist() == splits.val.labels.tolist()
     evaluation.close()

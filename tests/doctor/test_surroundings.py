@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from runner.data import memory
+from runner.data.memory import available_memory
 from runner.doctor import surroundings
-from runner.doctor.surroundings import Load, available_memory, check_cores, check_disk, check_open_files
+from runner.doctor.surroundings import Load, check_cores, check_disk, check_open_files
 from runner.doctor.surroundings import check_shared_memory as check_shm
 from runner.errors import DeviceError, OutputError
 from runner.schema.data import SyntheticData
@@ -80,7 +82,7 @@ def test_memory_is_that_of_the_machine_or_of_a_container(monkeypatch, tmp_path):
     machine = available_memory()
     assert machine is None or machine > 1 << 20
     (tmp_path / "memory.max").write_text("max\n")
-    monkeypatch.setattr(surroundings, "_CONTROL_GROUPS", Path(tmp_path))
+    monkeypatch.setattr(memory, "_CONTROL_GROUPS", Path(tmp_path))
     assert available_memory() is None or available_memory() > 1 << 20
     (tmp_path / "memory.max").write_text("1000000\n")
     assert available_memory() == 1_000_000

@@ -1,0 +1,67 @@
+"""Random resized crop that draws the crop first and then decodes no more than it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional
+
+from runner.data.built import built
+from runner.data.stored import StoredImage
+from runner.schema.transforms import RandomResizedCrop
+
+_REDUCTIONS = (8, 4, 2)
+# Pixels of the reduced crop along each side, to those of the result: as Pillow's `reducing_gap=2.0`, which it calls
+# nearly indistinguishable from resizing all pixels.
+_GAP = 2
+
+
+class ReducingCrop:
+    """`random_resized_crop` of an image that is not decoded yet: the same crops, drawn from the same numbers.
+
+    Of an image that is not reduced the same pixels too. A crop of a reduced one ends on its pixels, so it is smaller by
+    up to 7 pixels of the image.
+    """
+
+    def __init__(self, transform: RandomResizedCrop) -> None:
+        self._crop: Any = built(transform)
+        self._size = transform.size
+
+    def __call__(self, stored: StoredImage) -> Tensor:
+        """Cut out and resize.
+
+        Returns:
+            uint8, shape (3, size, size).
+
+        Raises:
+            InvalidDatasetError: the image is damaged.
+        """
+        height, width = stored.height, stored.width
+        # A tensor of this shape without pixels is all that the draw looks at.
+        place = self._crop.make_params([torch.empty((3, height, width), dtype=torch.uint8, device="meta")])
+        reduction = self.reduction(place["height"], place["width"])
+        pixels = stored.pixels(reduction)
+        if pixels.shape[0] == height:
+            reduction = 1
+        # A crop that ends between two pixels of the reduced image is made smaller by that part of a pixel.
+        top, left = place["top"] // reduction, place["left"] // reduction
+        bottom = (place["top"] + place["height"]) // reduction
+        right = (place["left"] + place["width"]) // reduction
+        resized: Tensor = functional.resized_crop(
+            torch.from_numpy(pixels).permute(2, 0, 1),
+            top,
+            left,
+            bottom - top,
+            right - left,
+            [self._size, self._size],
+            interpolation=self._crop.interpolation,
+            antialias=True,
+        )
+        return resized
+
+    def reduction(self, height: int, width: int) -> int:
+        """How many times smaller the image may be decoded, for a crop of so many of its pixels."""
+        smaller_side = min(height, width)
+        return next((factor for factor in _REDUCTIONS if smaller_side >= factor * _GAP * self._size), 1)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+from pydantic import TypeAdapter
+
+from runner.data.decode import open_image
+from runner.data.reducing_crop import ReducingCrop
+from runner.data.transforms import Pipeline
+from runner.schema.transforms import RandomResizedCrop, Transform
+
+SIZE = 32
+LIST = [{"name": "random_resized_crop", "size": SIZE}, {"name": "random_horizontal_flip"}]
+
+
+def pipeline(entries: list[dict], *, reduces: bool) -> Pipeline:
+    return Pipeline([TypeAdapter(Transform).validate_json(json.dumps(entry)) for entry in entries], reduces=reduces)
+
+
+@pytest.fixture
+def photograph(tmp_path: Path) -> str:
+    """Blurred noise of many colours, 600 × 400 px."""
+    noise = np.random.default_rng(0).integers(0, 256, (400, 600, 3), dtype=np.uint8)
+    Image.fromarray(noise).filter(ImageFilter.GaussianBlur(6)).save(tmp_path / "x.jpg", quality=90)
+    return str(tmp_path / "x.jpg")
+
+
+def outcomes(path: str, entries: list[dict], *, reduces: bool) -> list[torch.Tensor]:
+    prepared, stored = pipeline(entries, reduces=reduces), open_image(path)
+    images = []
+    for seed in range(40):
+        torch.manual_seed(seed)
+        images.append(prepared.of(stored))
+    return images
+
+
+def test_reduced_crops_differ_by_less_than_a_level_in_the_mean(photograph: str) -> None:
+    whole, reduced = (outcomes(photograph, LIST, reduces=reduces) for reduces in (False, True))
+    differences = [(a.int() - b.int()).abs().float().mean() for a, b in zip(whole, reduced, strict=True)]
+    assert sum(difference > 0 for difference in differences) > 10
+    assert max(differences) < 8
+    assert sum(differences) / len(differences) < 2
+    assert all(image.shape == (3, SIZE, SIZE) and image.dtype == torch.uint8 for image in reduced)
+
+
+def test_crops_that_are_not_reduced_are_the_same(photograph: str) -> None:
+    small = [{**LIST[0], "scale": [0.01, 0.01]}, LIST[1]]
+    whole, reduced = (outcomes(photograph, small, reduces=reduces) for reduces in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(whole, reduced, strict=True))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [{**LIST[0], "interpolation": "nearest"}],
+        [{"name": "resize", "size": 64}, LIST[0]],
+        [{"name": "random_horizontal_flip"}, LIST[0]],
+    ],
+)
+def test_all_else_needs_all_pixels(photograph: str, entries: list[dict]) -> None:
+    whole, reduced = (outcomes(photograph, entries, reduces=reduces) for reduces in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(whole, reduced, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "reduction"),
+    [(63, 500, 1), (127, 500, 1), (128, 500, 2), (500, 255, 2), (256, 256, 4), (512, 511, 4), (512, 512, 8)],
+)
+def test_twice_the_size_at_least(height: int, width: int, reduction: int) -> None:
+    assert ReducingCrop(RandomResizedCrop(name="random_resized_crop", size=SIZE)).reduction(height, width) == reduction
+
+
+def test_other_formats_too(tmp_path: Path, photograph: str) -> None:
+    with Image.open(photograph) as image:
+        image.save(tmp_path / "x.png")
+    whole, reduced = (outcomes(str(tmp_path / "x.png"), LIST, reduces=reduces) for reduces in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(whole, reduced, strict=True))
