@@ -116,6 +116,19 @@ def test_a_resumed_run_equals_one_that_never_stopped(tiny, tmp_path, monkeypatch
     assert (record["status"], record["attempts"], record["error"]) == ("completed", 2, None)
 
 
+ON_DEVICE = (
+    *SCENARIO,
+    "data.cache=device",
+    "data.train_transforms=[{name: random_crop, size: 32, padding: 4}, {name: random_horizontal_flip}]",
+)
+
+
+def test_crops_that_are_drawn_on_the_device_go_on_as_well(tiny, tmp_path, monkeypatch, unkilled):
+    run_dir = begin(tiny(*ON_DEVICE), tmp_path, monkeypatch, 13)
+    assert outcome(resume(run_dir)) == unkilled(ON_DEVICE)
+    assert unkilled(ON_DEVICE) != unkilled(SCENARIO)
+
+
 def without(field: str) -> Callable[[Trainer, object], None]:
     def forgetful(trainer: Trainer, checkpoint: object) -> None:
         state._progress(trainer, checkpoint)  # type: ignore[arg-type]
