@@ -19,7 +19,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.balance import class_weights
 from runner.data.batch import Batch
-from runner.data.batched import BatchedTransforms, parted
+from runner.data.batched import BatchedTransforms, parted, resolve_cache
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.on_device import DeviceImages, load_onto
@@ -90,6 +90,7 @@ def assemble(
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
     data = _in_force(config)
+    data = data.model_copy(update={"cache": resolve_cache(data, len(splits.train))})
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     module = built.module
     if config.dist.sync_batchnorm and dist.world_size > 1:
@@ -199,7 +200,7 @@ def preview_batches(config: Config, splits: Splits) -> TrainBatches:
     """The training images as one process would get them, to be looked at: without a model."""
     alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
     # Looked at once, they need not be kept.
-    uncached = {} if config.data.cache == "device" else {"cache": "none"}
+    uncached = {"cache": "device" if config.data.cache == "device" else "none"}
     return _train_batches(config, config.data.model_copy(update=uncached), splits.train, alone)
 
 
@@ -279,7 +280,7 @@ def _share(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -
 def _kept_on(data: DataConfig, dist: DistContext) -> torch.device | None:
     """Where the images of evaluation stay between two epochs."""
     match data.cache:
-        case "none":
+        case "none" | "auto":
             return None
         case "memory":
             return torch.device("cpu")

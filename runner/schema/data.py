@@ -57,11 +57,12 @@ class _Data(Section):
     """Where data.train_transforms begin with random_resized_crop: auto decodes a JPEG at 1/2, 1/4 or 1/8 of its size as
     long as the crop still has twice as many pixels along each side as it is resized to; none decodes all pixels. At
     evaluation all pixels are decoded."""
-    cache: Literal["none", "memory", "device"]
+    cache: Literal["auto", "none", "memory", "device"]
     """Images that are kept once they are decoded. memory: in memory that all processes of a machine share; all pixels
     are decoded, as with jpeg_reduction none. device: in each process's GPU (or its memory, without one), where crops
     and flips are drawn for a whole batch at once: for small images; it takes train_transforms of fixed transforms, then
-    random_crop and flips. Both keep the images of evaluation as they are after their transforms."""
+    random_crop and flips. Both keep the images of evaluation as they are after their transforms. auto: device where
+    that changes no pixel, as nothing is random, and the images take at most 256 MiB; else none."""
     exclude: str | None
     """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
     one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""
