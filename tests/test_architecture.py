@@ -100,6 +100,13 @@ def test_help_and_refusals_import_no_torch(module):
     assert done.stdout.split() == ["False", "False"]
 
 
+@pytest.mark.parametrize("argv", [["trainer.epchos=5"], ["--help"]])
+def test_a_mistake_in_the_config_is_told_without_the_code_for_data(argv):
+    code = "import sys; from runner.__main__ import main; main(); print('numpy' in sys.modules, 'PIL' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
 def test_functions_fit_on_a_screen():
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import run_folder
 from runner.attempt import Attempt
@@ -17,8 +17,10 @@ from runner.console import LOGGER, log_to_file
 from runner.errors import LaunchError, OutputError
 from runner.launch.slurm_job import SubmittedRun
 from runner.plan.mode import LaunchPlan
-from runner.preflight import Ready
 from runner.schema import Config
+
+if TYPE_CHECKING:
+    from runner.preflight import Ready
 
 _SECONDS_TO_ANSWER = 60
 
