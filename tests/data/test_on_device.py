@@ -144,3 +144,16 @@ def test_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_device, "available_memory", lambda: 1000)
     with pytest.raises(DeviceError, match=r"data\.cache=device: the 40 training images take"):
         on_cpu()
+
+
+@pytest.mark.gpu
+def test_the_same_on_a_gpu() -> None:
+    entries = ({"name": "random_crop", "size": 12, "padding": 2}, {"name": "random_horizontal_flip"})
+    drawn, device = transforms(*entries), torch.device("cuda")
+    images, bad = load_onto(device, batches(), drawn, NUM_IMAGES)
+    on_gpu = DeviceImages(images, LABELS, drawn, size=SIDE, seed=1, bad=bad).make(request(5, 0, 39))
+    expected = on_cpu(*entries).make(request(5, 0, 39))
+    assert on_gpu.images.is_cuda
+    assert on_gpu.labels.is_cuda
+    assert torch.equal(on_gpu.images.cpu(), expected.images)
+    assert torch.equal(on_gpu.labels.cpu(), expected.labels)
