@@ -1,0 +1,172 @@
+"""The one place where the parts of a run are built and put together; the only importer of the builders.
+
+Here those of a training; those of a model that is trained already in `runner.assemble.trained`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from runner.checkpoint_writer import CheckpointWriter
+from runner.console import LOGGER
+from runner.data.balance import class_weights
+from runner.data.fingerprint import fingerprint
+from runner.data.loader import EvalBatches, TrainBatches
+from runner.data.source import ImageSource
+from runner.data.splits import Splits
+from runner.data.transforms import (
+    Normalizer,
+    eval_transform,
+    follow_weights,
+    train_transform,
+    with_normalize,
+)
+from runner.data.workers import resolve_workers
+from runner.device import Precision, choose_memory_format
+from runner.dist import DistContext
+from runner.evaluation.examine import Share
+from runner.keyed_random import key
+from runner.model import build_model, head_of, weights_preprocessing
+from runner.optimizer import build_optimizer
+from runner.schema import Config
+from runner.schema.data import DataConfig
+from runner.stop import StopRequest
+from runner.trainer.bad_images import BadImages
+from runner.trainer.loop import Trainer
+from runner.trainer.recorder import Recorder
+from runner.trainer.weighting import Weighting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """The parts of a run, put together."""
+
+    trainer: Trainer
+    data: DataConfig
+    """The data config in force: where weights bring their own preprocessing, it follows them."""
+    test: Share | None
+    """This process's share of the test split; None where there is none."""
+
+
+def assemble(
+    config: Config,
+    splits: Splits,
+    writer: CheckpointWriter,
+    *,
+    dist: DistContext,
+    precision: Precision,
+    stop: StopRequest,
+    recorder: Recorder | None,
+) -> Assembled:
+    """Build model, data, optimizer and trainer of one process.
+
+    Raises:
+        InvalidModelError: when the model can't be built or its weights don't fit.
+    """
+    # The same first weights in every process, whatever was drawn before.
+    torch.manual_seed(key(config.seed, "model"))
+    built = build_model(config.model, len(splits.classes))
+    data = in_force(config)
+    memory_format = choose_memory_format(dist.device, precision, data.image_size)
+    module = built.module
+    if config.dist.sync_batchnorm and dist.world_size > 1:
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    model = module.to(dist.device).to(memory_format=memory_format)
+    if config.trainer.compile:
+        model.compile()
+    train_batches = _train_batches(config, data, splits.train, dist)
+    trainer = Trainer(
+        config=config,
+        dist=dist,
+        precision=precision,
+        classes=splits.classes,
+        model=model,
+        head=head_of(model, config.model) if config.trainer.freeze_backbone_epochs else None,
+        ema=_moving_average(model, config.trainer.ema_decay),
+        normalizer=Normalizer(data.normalize).to(dist.device),
+        memory_format=memory_format,
+        optimizer=build_optimizer(config.optimizer, model),
+        train_batches=train_batches,
+        val_batches=_eval_batches(data, splits.val, dist),
+        **_counting(data, splits, train_batches, dist),
+        data_fingerprint=fingerprint(splits),
+        writer=writer,
+        stop=stop,
+        recorder=recorder,
+    )
+    test = share_of(data, "data.test", splits.test, dist) if splits.test is not None else None
+    return Assembled(trainer=trainer, data=data, test=test)
+
+
+def in_force(config: Config) -> DataConfig:
+    """The data config, with the preprocessing of pretrained weights that bring their own, and one normalisation."""
+    data, preprocessing = config.data, weights_preprocessing(config.model)
+    if preprocessing is not None:
+        data = follow_weights(data, **vars(preprocessing))
+        LOGGER.info("preprocessing follows the weights: %s", preprocessing)
+    return with_normalize(data)
+
+
+def preview_batches(config: Config, splits: Splits) -> TrainBatches:
+    """The training images as one process would get them, to be looked at: without a model."""
+    alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
+    return _train_batches(config, config.data, splits.train, alone)
+
+
+def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: DistContext) -> dict[str, Any]:
+    """What decides how much an image counts, and whether too many are bad."""
+    is_weighted = data.balance == "loss_weights"
+    weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
+    bad_images = (_bad_images(data, "data.train", splits.train, dist), _bad_images(data, "data.val", splits.val, dist))
+    return {"weighting": Weighting(batches, weights, dist.device), "bad_images": bad_images}
+
+
+def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> BadImages:
+    return BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
+
+
+def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:
+    if decay is None:
+        return None
+    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=average, use_buffers=True)
+
+
+def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:
+    return TrainBatches(
+        source=source,
+        transform=train_transform(data),
+        seed=config.seed,
+        batch_size=data.batch_size,
+        last_batch=data.last_batch,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
+        skips_bad=data.on_bad_image == "skip",
+        draws_balanced=data.balance == "sampler",
+    )
+
+
+def share_of(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> Share:
+    """What one process evaluates of a split; `key` names the split for messages."""
+    return Share(
+        source=source, batches=_eval_batches(data, source, dist), bad_images=_bad_images(data, key, source, dist)
+    )
+
+
+def _eval_batches(data: DataConfig, source: ImageSource, dist: DistContext) -> EvalBatches:
+    return EvalBatches(
+        source,
+        eval_transform(data),
+        batch_size=data.batch_size,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
+        skips_bad=data.on_bad_image == "skip",
+    )
