@@ -19,7 +19,7 @@ from runner.dist import DistContext, single_process
 from runner.errors import CheckpointError
 from runner.evaluation.examine import Scorer, Share
 from runner.evaluation.subject import read_classes
-from runner.evaluation.weights import choose_weights, load_weights
+from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights
 from runner.model import build_architecture, with_versions
 from runner.package import Package, Preprocessing, read_package
 from runner.schema import Config
@@ -137,19 +137,21 @@ class TrainedModel:
     """Which weights these are: their checkpoint, raw or averaged, and their SHA-256."""
 
 
-def load_trained(run_dir: Path, config: Config, checkpoint: str) -> TrainedModel:
+def load_trained(run_dir: Path, config: Config, checkpoint: str, weights: WeightsChoice = "auto") -> TrainedModel:
     """Load weights of a run.
 
     Args:
         run_dir: the run folder.
         config: the saved config of the run.
-        checkpoint: which weights; see :func:`runner.evaluation.weights.choose_weights`.
+        checkpoint: which one; see :func:`runner.evaluation.weights.choose_weights`.
+        weights: which of its weights.
 
     Raises:
         CheckpointError: when the run has no such checkpoint, or it is damaged.
         InvalidModelError: when a custom model is no longer installed.
     """
-    chosen, classes, data = choose_weights(run_dir, checkpoint), read_classes(run_dir), in_force(config)
+    chosen = choose_weights(run_dir, checkpoint, weights)
+    classes, data = read_classes(run_dir), in_force(config)
     module = build_architecture(config.model, len(classes))
     load_weights(module, chosen.file, single_process(torch.device("cpu")))
     return TrainedModel(

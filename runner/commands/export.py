@@ -53,7 +53,7 @@ def run(argv: list[str]) -> int:
         min_agreement=call.min_agreement,
         origin=_origin(run_dir, record),
     )
-    agreement = export(load_trained(run_dir, saved, call.checkpoint), splits.val, order)
+    agreement = export(load_trained(run_dir, saved, call.checkpoint, call.weights), splits.val, order)
     if agreement.num_unreadable:
         LOGGER.warning("%d validation images can't be read and were left out", agreement.num_unreadable)
     LOGGER.info("exported    %s (%.1f MB)", output, output.stat().st_size / 1e6)

@@ -153,13 +153,19 @@ def described(data: DataConfig) -> dict[str, Any]:
     return {key: value for key, value in data.model_dump(mode="json").items() if key not in _WITHOUT_EFFECT}
 
 
-def output_folder(run_dir: Path, images: Images, *, checkpoint: str, split: str) -> Path:
+def output_folder(run_dir: Path, images: Images, *, weights: str, split: str) -> Path:
     """Where the result goes unless a folder is given.
 
     `evaluation/` itself is for the best weights on the run's own validation split; anything else gets a folder in it
-    that is named after the checkpoint, the folder of the images and the split, as far as they differ from that.
+    that is named after the weights, the folder of the images and the split, as far as they differ from that.
+
+    Args:
+        run_dir: the run folder.
+        images: what is evaluated on.
+        weights: what tells them from others in a name; empty for the best.
+        split: which split the images are.
     """
-    parts = [] if checkpoint == "best" else [checkpoint]
+    parts = [weights] if weights else []
     if not images.is_own:
         place = images.data.get("folder") or images.data.get("root") or images.data["source"]
         path = Path(place)

@@ -50,7 +50,10 @@ class EvaluationWork:
             log = RunFolder(folder).log_file(dist.rank)
             stack.enter_context(log_to_file(log))
             stop = stop or stack.enter_context(StopRequest())
-            LOGGER.info("weights     %s", self.weights_file)
+            LOGGER.info(
+                "weights     {checkpoint}, epoch {epoch}, {kind}: %s".format_map(self.subject.weights),
+                self.weights_file,
+            )
             LOGGER.info("device      %s, %s (%s)", describe_device(dist.device), precision.name, precision.reason)
             scorer, share = assemble_evaluation(
                 config, splits, self.subject.split, self.weights_file, dist=dist, precision=precision
