@@ -16,7 +16,7 @@ from runner.files import check_new_file
 from runner.run_folder import check_writable, read_record
 from runner.saved import load_saved
 from runner.schema import Config
-from runner.schema.calls import ExportCall
+from runner.schema.calls import LAID_OVER, ExportCall
 from runner.schema.resume import changes
 
 _PACKAGES_OF_ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -72,9 +72,9 @@ def _with_data(saved: Config, run_dir: Path, overrides: list[str]) -> Config:
     wanted = load_saved(run_dir, overrides)
     found = changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))
     # The preprocessing belongs to the model; where the images lie does not.
-    others = [key for key, _, _ in found if key not in ("data.root", "data.train", "data.val", "data.test")]
+    others = [key for key, _, _ in found if key not in LAID_OVER["export"]]
     if others:
-        message = "the model is exported as it was trained; only data.root, data.train and data.val can be changed"
+        message = f"the model is exported as it was trained; only {', '.join(LAID_OVER['export'])} can be changed"
         raise ConfigError([Problem(key=key, message=message) for key in others])
     return wanted
 

@@ -16,11 +16,12 @@ from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, Pro
 from runner.refusal import COMMAND_LINE
 from runner.saved import load_saved, read_values
 from runner.schema import Config
+from runner.schema.calls import LAID_OVER
 from runner.schema.data import DataConfig, FolderData
 
 _SPLITS = ("train", "val", "test")
-# Groups whose change makes sense for a model that is trained already.
-_GROUPS = ("data", "trainer", "dist")
+# Their change makes sense for a model that is trained already.
+_GROUPS = LAID_OVER["evaluate"]
 # What a model sees belongs to the model, wherever the images come from.
 _PREPROCESSING = ("image_size", "normalize", "eval_transforms")
 # Keys of data that make no difference to what is evaluated.

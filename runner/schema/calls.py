@@ -273,3 +273,8 @@ CALLS: dict[str, type[Section]] = {
 # What else these commands take; the others lay it over the saved config of a run.
 TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show", "doctor"})
 TAKES_NOTHING_ELSE = frozenset({"predict", "report", "runs list", "runs diff", "dataset import", "dataset split"})
+# Groups and keys of the saved config of which these take others, as the model is trained already; the rest is refused.
+LAID_OVER: dict[str, tuple[str, ...]] = {
+    "evaluate": ("data", "trainer", "dist"),
+    "export": ("data.root", "data.train", "data.val", "data.test"),
+}
