@@ -134,7 +134,7 @@ def test_help_on_evaluate_and_export_shows_only_what_they_take():
         "seed=1",
         "experiment=NAME",
         "(default)",
-        "data.source ",
+        "data.source Where",
     ):
         assert words not in evaluate
     for words in ("data.batch_size", "trainer.", "optimizer."):
