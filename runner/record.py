@@ -97,6 +97,7 @@ def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterat
             report.explain_end(folder.path, splits)
         raise
     if dist.is_main:
+        dist.beat()  # to draw a report is no step, nor is it a stall
         report.explain_end(folder.path, splits)
 
 

@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
     output = _output(run_dir, call)
     splits = open_splits(resolve_paths(config.data), config.seed)
     # Torch is imported only once all that can be told without it is good.
-    from runner.assemble.trained import load_trained  # noqa: PLC0415
+    from runner.assemble_trained import load_trained  # noqa: PLC0415
     from runner.export.export import Order, export  # noqa: PLC0415
 
     order = Order(

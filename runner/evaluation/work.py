@@ -37,7 +37,7 @@ class EvaluationWork:
         stop: StopRequest | None = None,
     ) -> dict[str, Any]:
         """Evaluate and write the result to `folder`; see :func:`runner.evaluation.split.evaluate_split`."""
-        from runner.assemble.trained import assemble_evaluation  # noqa: PLC0415 - torch is imported only once all is good
+        from runner.assemble_trained import assemble_evaluation  # noqa: PLC0415 - torch is imported only once all is good
         from runner.device import choose_device, choose_precision, describe_device, set_determinism  # noqa: PLC0415
         from runner.dist import single_process  # noqa: PLC0415
         from runner.evaluation.split import evaluate_split, tell, tell_classes  # noqa: PLC0415

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import runner
-from runner.assemble.trained import load_trained
+from runner.assemble_trained import load_trained
 from runner.commands.export import run
 from runner.errors import CheckpointError, ConfigError, ExportError, MissingPackageError, OutputError
 from runner.export.formats import METADATA_FILE, open_exported

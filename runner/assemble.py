@@ -1,6 +1,7 @@
-"""The one place where the parts of a run are built and put together; the only importer of the builders.
+"""The one place where the parts of a run are built and put together: the only importer of the builders.
 
-Here those of a training; those of a model that is trained already in `runner.assemble.trained`."""
+`runner.assemble_trained` belongs to it: what it takes to use a model that is trained already.
+"""
 
 from __future__ import annotations
 
