@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runner.assemble import LoadedModel as LoadedModel
-    from runner.assemble import load_model as load_model
+    from runner.assemble_trained import LoadedModel as LoadedModel
+    from runner.assemble_trained import load_model as load_model
     from runner.library import fit as fit
     from runner.library import load_config as load_config
 
@@ -18,7 +18,7 @@ __all__ = ["fit", "load_config", "load_model"]
 
 def __getattr__(name: str) -> object:
     if name == "load_model":
-        from runner.assemble import load_model  # noqa: PLC0415 - torch only where it is needed
+        from runner.assemble_trained import load_model  # noqa: PLC0415 - torch only where it is needed
 
         return load_model
     if name in ("fit", "load_config"):

@@ -1,16 +1,17 @@
-"""The one place where the parts of a run are built and put together; the only importer of the builders."""
+"""The one place where the parts of a run are built and put together: the only importer of the builders.
+
+`runner.assemble_trained` belongs to it: what it takes to use a model that is trained already.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, assert_never
 
-import safetensors.torch
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -28,8 +29,6 @@ from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.data.transforms import (
     Normalizer,
-    PackagedTransform,
-    Pipeline,
     eval_transform,
     follow_weights,
     pipeline_of,
@@ -38,19 +37,13 @@ from runner.data.transforms import (
 )
 from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
-from runner.dist import DistContext, single_process
-from runner.errors import CheckpointError
-from runner.evaluation.examine import Scorer, Share
-from runner.evaluation.subject import read_classes
-from runner.evaluation.weights import choose_weights, load_weights
+from runner.dist import DistContext
+from runner.evaluation.examine import Share
 from runner.keyed_random import key
-from runner.model import build_architecture, build_model, head_of, weights_preprocessing, with_versions
+from runner.model import build_model, head_of, weights_preprocessing
 from runner.optimizer import build_optimizer
-from runner.package import Package, Preprocessing, read_package
 from runner.schema import Config
 from runner.schema.data import DataConfig
-from runner.schema.model import ModelConfig
-from runner.schema.transforms import Normalize
 from runner.stop import StopRequest
 from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
@@ -89,7 +82,7 @@ def assemble(
     # The same first weights in every process, whatever was drawn before.
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
-    data = _in_force(config)
+    data = in_force(config)
     data = data.model_copy(update={"cache": resolve_cache(data, len(splits.train))})
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     module = built.module
@@ -118,76 +111,11 @@ def assemble(
         stop=stop,
         recorder=recorder,
     )
-    test = _share(data, "data.test", splits.test, dist) if splits.test is not None else None
+    test = share_of(data, "data.test", splits.test, dist) if splits.test is not None else None
     return Assembled(trainer=trainer, data=data, test=test)
 
 
-def assemble_evaluation(
-    config: Config, splits: Splits, split: str, file: Path, *, dist: DistContext, precision: Precision
-) -> tuple[Scorer, Share]:
-    """Put together what it takes to evaluate weights; every process must call it.
-
-    Args:
-        config: of the run, complete and checked.
-        splits: of which `val` is evaluated, whichever split of the data it is.
-        split: which one it is.
-        file: the weights, which the main process reads.
-        dist: place of this process among others.
-        precision: number format of the forward pass.
-
-    Raises:
-        CheckpointError: when the weights are of another model.
-        InvalidModelError: when a custom model is no longer installed.
-    """
-    data = _in_force(config)
-    module = build_architecture(config.model, len(splits.classes))
-    load_weights(module, file, dist)
-    scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
-    if config.trainer.compile:
-        scorer.module.compile()
-    return scorer, _share(data, f"data.{split}", splits.val, dist)
-
-
-def _scorer(
-    module: nn.Module, normalize: Normalize, image_size: int, dist: DistContext, precision: Precision
-) -> Scorer:
-    memory_format = choose_memory_format(dist.device, precision, image_size)
-    return Scorer(
-        module=module.eval().to(dist.device).to(memory_format=memory_format),
-        normalizer=Normalizer(normalize).to(dist.device),
-        dist=dist,
-        precision=precision,
-        memory_format=memory_format,
-    )
-
-
-def assemble_scorer(package: Package, device: torch.device, precision: Precision) -> tuple[Scorer, Pipeline]:
-    """Put together what it takes to score images with a packaged model, in one process.
-
-    Returns:
-        The model, and what is done to the uint8 pixels of an image (3 × height × width) before it: both give the same
-        bits as at evaluation.
-
-    Raises:
-        InvalidModelError: when a custom model is not installed.
-    """
-    preprocessing = package.card.preprocessing
-    module, size = _packaged_module(package), preprocessing.image_size
-    scorer = _scorer(module, preprocessing.normalize, size, single_process(device), precision)
-    return scorer, pipeline_of(preprocessing.transforms)
-
-
-def _packaged_module(package: Package) -> nn.Module:
-    card = package.card
-    module = build_architecture(card.architecture, card.num_classes)
-    try:
-        module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
-    except (RuntimeError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{package.weights_file} does not fit the architecture in model.json: {error}") from error
-    return module.eval()
-
-
-def _in_force(config: Config) -> DataConfig:
+def in_force(config: Config) -> DataConfig:
     """The data config, with the preprocessing of pretrained weights that bring their own, and one normalisation."""
     data, preprocessing = config.data, weights_preprocessing(config.model)
     if preprocessing is not None:
@@ -271,7 +199,8 @@ def _beating(batches: EvalBatches, dist: DistContext) -> Iterator[Batch]:
         yield batch
 
 
-def _share(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> Share:
+def share_of(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> Share:
+    """What one process evaluates of a split; `key` names the split for messages."""
     return Share(
         source=source, batches=_eval_batches(data, source, dist), bad_images=_bad_images(data, key, source, dist)
     )
@@ -303,75 +232,4 @@ def _eval_batches(
         pin_memory=dist.device.type == "cuda",
         skips_bad=data.on_bad_image == "skip",
         kept_on=kept_on,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A packaged model, ready to score images."""
-
-    module: nn.Module
-    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
-    transform: Callable[..., torch.Tensor]
-    """A PIL image, a uint8 array H × W × 3 or a uint8 tensor 3 × H × W → float32 3 × H × W."""
-    classes: tuple[str, ...]
-    """Class names in index order."""
-
-
-def load_model(run_dir: str | Path) -> LoadedModel:
-    """Open the packaged model of a run.
-
-    Args:
-        run_dir: a run folder, or its `model/` folder alone.
-
-    Raises:
-        CheckpointError: when there is no package, or it is damaged or of a newer format.
-        InvalidModelError: when a custom model is no longer installed.
-    """
-    package = read_package(Path(run_dir))
-    preprocessing = package.card.preprocessing
-    return LoadedModel(
-        module=_packaged_module(package),
-        transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
-        classes=package.card.classes,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedModel:
-    """A model of a run, with what it takes to use it."""
-
-    module: nn.Module
-    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
-    architecture: ModelConfig
-    preprocessing: Preprocessing
-    classes: tuple[str, ...]
-    """Class names in index order."""
-    origin: dict[str, Any]
-    """Which weights these are: their checkpoint, raw or averaged, and their SHA-256."""
-
-
-def load_trained(run_dir: Path, config: Config, checkpoint: str) -> TrainedModel:
-    """Load weights of a run.
-
-    Args:
-        run_dir: the run folder.
-        config: the saved config of the run.
-        checkpoint: which weights; see :func:`runner.evaluation.weights.choose_weights`.
-
-    Raises:
-        CheckpointError: when the run has no such checkpoint, or it is damaged.
-        InvalidModelError: when a custom model is no longer installed.
-    """
-    chosen, classes, data = choose_weights(run_dir, checkpoint), read_classes(run_dir), _in_force(config)
-    module = build_architecture(config.model, len(classes))
-    load_weights(module, chosen.file, single_process(torch.device("cpu")))
-    return TrainedModel(
-        module=module.eval(),
-        architecture=config.model,
-        preprocessing=Preprocessing(
-            image_size=data.image_size, transforms=data.eval_transforms, normalize=data.normalize
-        ),
-        classes=classes,
-        origin=chosen.to_json(),
     )

@@ -44,9 +44,9 @@ def introduce(config: Config, splits: Splits, trainer: Trainer, precision: Preci
     LOGGER.info("device      %s", describe_device(dist.device))
     LOGGER.info("precision   %s (%s)", precision.name, precision.reason)
     LOGGER.info(
-        "schedule    %s, %d epochs of %d steps, peak learning rate %g (%s)",
+        "schedule    %s, %s of %d steps, peak learning rate %g (%s)",
         config.schedule.name,
-        config.trainer.epochs,
+        _epochs(config.trainer.epochs),
         trainer.steps_per_epoch,
         trainer.peak,
         f"{config.optimizer.lr:g} × {processes}" if is_scaled else "not scaled with the number of processes",
@@ -66,11 +66,15 @@ def conclude(folder: Path, best: Best, num_epochs: int, seconds: float) -> None:
     """Say how it ended, and what can be done with it."""
     value = f"{best.value:.4f}" if best.metric == "val_loss" else f"{best.value:.2%}"
     kind = " of the averaged weights (EMA)" if best.weights == "ema" else ""
-    LOGGER.info("completed   %d epochs in %.1f seconds", num_epochs, seconds)
+    LOGGER.info("completed   %s in %.1f seconds", _epochs(num_epochs), seconds)
     LOGGER.info("best        %s = %s%s at epoch %d", best.metric, value, kind, best.epoch)
     LOGGER.info("model       %s", folder / "model")
     LOGGER.info("look at it  tensorboard --logdir %s", shlex.quote(str(folder / "tensorboard")))
     LOGGER.info("use it      runner.load_model(%r)", str(folder))
+
+
+def _epochs(number: int) -> str:
+    return f"{number} epoch{'' if number == 1 else 's'}"
 
 
 def facts_of_data(splits: Splits) -> dict[str, Any]:

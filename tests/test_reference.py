@@ -112,6 +112,35 @@ def test_help_on_a_command_names_it_alone():
     assert "train an experiment" not in text
 
 
+def test_help_on_evaluate_and_export_shows_only_what_they_take():
+    about = {"evaluate": "measure a run", "export": "write a run"}
+    evaluate, export = (" ".join(help_text(about, command).split()) for command in about)
+    for words in (
+        "checkpoint=best",
+        "weights=auto",
+        "split=val",
+        "data=OPTION",
+        "data.batch_size Images per",
+        "trainer · ",
+    ):
+        assert words in evaluate
+    assert "what else is typed must be of data.root, data.train, data.val or data.test, and is laid over" in export
+    assert "Usage: python -m runner export [KEY=VALUE …]" in export
+    assert "data.root Folder of the data set" in export
+    for words in (
+        "optimizer.lr",
+        "model.weights",
+        "schedule.power",
+        "seed=1",
+        "experiment=NAME",
+        "(default)",
+        "data.source Where",
+    ):
+        assert words not in evaluate
+    for words in ("data.batch_size", "trainer.epochs", "optimizer."):
+        assert words not in export
+
+
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_help_keeps_to_the_width(width):
     lines = help_text(COMMANDS, width=width).splitlines()

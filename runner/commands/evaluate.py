@@ -81,9 +81,9 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     from runner.evaluation.weights import choose_weights  # noqa: PLC0415
 
     choose_precision(config.trainer, choose_device(config.trainer))
-    weights = choose_weights(run_dir, call.checkpoint)
+    weights = choose_weights(run_dir, call.checkpoint, call.weights)
     subject = Subject(split=call.split, data=images.data, weights=weights.to_json())
-    folder = output or output_folder(run_dir, images, checkpoint=weights.checkpoint, split=call.split)
+    folder = output or output_folder(run_dir, images, weights=weights.label, split=call.split)
     check_free(folder, subject, is_own=output is None)
     for note in images.notes:
         LOGGER.info("            %s", note)

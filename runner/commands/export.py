@@ -16,7 +16,7 @@ from runner.files import check_new_file
 from runner.run_folder import check_writable, read_record
 from runner.saved import load_saved
 from runner.schema import Config
-from runner.schema.calls import ExportCall
+from runner.schema.calls import LAID_OVER, ExportCall
 from runner.schema.resume import changes
 
 _PACKAGES_OF_ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
     output = _output(run_dir, call)
     splits = open_splits(resolve_paths(config.data), config.seed)
     # Torch is imported only once all that can be told without it is good.
-    from runner.assemble import load_trained  # noqa: PLC0415
+    from runner.assemble_trained import load_trained  # noqa: PLC0415
     from runner.export.export import Order, export  # noqa: PLC0415
 
     order = Order(
@@ -53,7 +53,7 @@ def run(argv: list[str]) -> int:
         min_agreement=call.min_agreement,
         origin=_origin(run_dir, record),
     )
-    agreement = export(load_trained(run_dir, saved, call.checkpoint), splits.val, order)
+    agreement = export(load_trained(run_dir, saved, call.checkpoint, call.weights), splits.val, order)
     if agreement.num_unreadable:
         LOGGER.warning("%d validation images can't be read and were left out", agreement.num_unreadable)
     LOGGER.info("exported    %s (%.1f MB)", output, output.stat().st_size / 1e6)
@@ -72,9 +72,9 @@ def _with_data(saved: Config, run_dir: Path, overrides: list[str]) -> Config:
     wanted = load_saved(run_dir, overrides)
     found = changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))
     # The preprocessing belongs to the model; where the images lie does not.
-    others = [key for key, _, _ in found if key not in ("data.root", "data.train", "data.val", "data.test")]
+    others = [key for key, _, _ in found if key not in LAID_OVER["export"]]
     if others:
-        message = "the model is exported as it was trained; only data.root, data.train and data.val can be changed"
+        message = f"the model is exported as it was trained; only {', '.join(LAID_OVER['export'])} can be changed"
         raise ConfigError([Problem(key=key, message=message) for key in others])
     return wanted
 

@@ -36,10 +36,16 @@ def _as_text(found: Mapping[str, Differences], first: str, second: str) -> str:
     if not found:
         return f"{first} and {second}: nothing differs"
     blocks = [
-        as_table((section, "a", "b"), [(key, _shown(old), _shown(new)) for key, (old, new) in pairs.items()])
+        as_table((section, "a", "b"), [(key, *_shown_pair(old, new)) for key, (old, new) in pairs.items()])
         for section, pairs in found.items()
     ]
     return "\n\n".join([f"a  {first}\nb  {second}", *blocks])
+
+
+def _shown_pair(old: Any, new: Any) -> tuple[str, str]:  # noqa: ANN401 - plain values
+    """Both in brief, but never so briefly that their difference is lost."""
+    brief = tuple(f"{value:.6g}" if isinstance(value, float) else _shown(value) for value in (old, new))
+    return (brief[0], brief[1]) if brief[0] != brief[1] else (_shown(old), _shown(new))
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - plain values

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
 from runner.data.index import FolderIndex, packed, shown, some
+from runner.data.rows import Columns, ListMistake, MissingColumns, Row, rows_of
 from runner.data.source import FolderSource, Labels, Opened
 from runner.errors import InvalidDatasetError, RunnerError
 from runner.schema.data import CsvData
@@ -21,8 +20,6 @@ from runner.schema.data import CsvData
 _NUM_THREADS = 16
 _FILES_PER_TASK = 2048
 _NUM_EXAMPLES = 3
-# What Excel saves as "Unicode text".
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +31,6 @@ class ImageList:
     groups: Labels | None
     """Number of each image's group, shape (N,), where there is a group column."""
     notes: tuple[str, ...]
-
-
-class _Row(NamedTuple):
-    line: int
-    path: str
-    label: str
-    group: str
 
 
 def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
@@ -110,10 +100,13 @@ def read_list(file: str, key: str, data: CsvData) -> ImageList:
     """
     folder = data.root or str(Path(file).parent)
     try:
-        rows = list(_rows(file, data))
+        columns = Columns(path=data.path_column, label=data.label_column, group=data.group_column)
+        rows = list(rows_of(Path(file), columns, delimiter=data.delimiter))
     except OSError as error:
         raise InvalidDatasetError(f"{key} = {file}: can't be read: {error.strerror}") from error
-    except _Mistake as error:
+    except MissingColumns as error:
+        raise InvalidDatasetError(f"{key} = {file}: {_columns_note(error)}") from error
+    except ListMistake as error:
         raise InvalidDatasetError(f"{key} = {file}: {error}") from error
     if not rows:
         raise InvalidDatasetError(f"{key} = {file}: lists no image: there is no row below the header")
@@ -130,63 +123,15 @@ def read_list(file: str, key: str, data: CsvData) -> ImageList:
     return ImageList(index=index, groups=groups, notes=notes)
 
 
-class _Mistake(Exception):
-    """What is wrong with a file, before its name is put in front."""
+def _columns_note(mistake: MissingColumns) -> str:
+    missing = [f"{name!r} (data.{what}_column)" for what, name in mistake.missing.items()]
+    hint = "; are its columns apart by another character (data.delimiter)?" if mistake.is_joined else ""
+    return f"has no column {' and no column '.join(missing)}; it has {mistake.there_are}{hint}"
 
 
-def _rows(file: str, data: CsvData) -> Iterator[_Row]:
-    with Path(file).open("rb") as raw:
-        if raw.read(2) in _UTF_16:
-            raise _Mistake("this is UTF-16; save it as UTF-8")
-    # Names of files may be any bytes; labels may not.
-    with Path(file).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        reader = csv.reader(text, delimiter=data.delimiter, strict=True)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            places = _places(header, data)
-            for values in reader:
-                if values:  # else an empty line
-                    yield _row(reader.line_num, values, header, places)
-        except csv.Error as error:
-            raise _Mistake(f"line {reader.line_num}: this is no CSV: {error}") from error
-
-
-def _places(header: Sequence[str], data: CsvData) -> tuple[int, int, int | None]:
-    if not header:
-        raise _Mistake("the file is empty; expected a header line, such as path,label")
-    names = {"path_column": data.path_column, "label_column": data.label_column, "group_column": data.group_column}
-    missing = [f"{name!r} (data.{key})" for key, name in names.items() if name is not None and name not in header]
-    if missing:
-        joined = len(header) == 1 and any(character in header[0] for character in ";\t|,")
-        hint = "; are its columns apart by another character (data.delimiter)?" if joined else ""
-        raise _Mistake(f"has no column {' and no column '.join(missing)}; it has {some(header)}{hint}")
-    twice = [name for name in names.values() if name is not None and header.count(name) > 1]
-    if twice:
-        raise _Mistake(f"has several columns {some(twice)}")
-    group = None if data.group_column is None else header.index(data.group_column)
-    return header.index(data.path_column), header.index(data.label_column), group
-
-
-def _row(line: int, values: Sequence[str], header: Sequence[str], places: tuple[int, int, int | None]) -> _Row:
-    if len(values) != len(header):
-        raise _Mistake(
-            f"line {line}: {len(values)} values, but the header has {len(header)} columns; a value that holds the "
-            "delimiter must stand in quotes"
-        )
-    path, label, group = places
-    row = _Row(line, values[path], values[label].strip(), "" if group is None else values[group].strip())
-    if not row.path.strip() or not row.label or (group is not None and not row.group):
-        raise _Mistake(f"line {line}: has no value for {header[path if not row.path.strip() else label]!r}")
-    try:
-        row.label.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise _Mistake(f"line {line}: the label {shown(row.label)} is no UTF-8; save the file as UTF-8") from error
-    return row
-
-
-def _once(rows: Sequence[_Row], folder: str, where: str) -> tuple[dict[str, _Row], tuple[str, ...]]:
+def _once(rows: Sequence[Row], folder: str, where: str) -> tuple[dict[str, Row], tuple[str, ...]]:
     """Each image once, by its path as plain as can be."""
-    kept: dict[str, _Row] = {}
+    kept: dict[str, Row] = {}
     repeated: list[str] = []
     contradictions: list[str] = []
     for row in rows:

@@ -11,7 +11,8 @@ clock's granularity (2 s on FAT) a later change could leave the times as they ar
 as an index holds names; for that reason it holds no sizes of files either, which nothing cheap could hold true, and
 which cost a `stat` per image.
 
-The file is mapped into memory: all processes of a machine that use it, loaders too, share one copy.
+The file is mapped into memory: all processes of a machine that use it, loaders too, share one copy. Its time of change
+says when it was last used, to the day; what was not used for 90 days is removed when another index is kept.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ _ALIGNMENT = 64
 MIN_IMAGES = 10_000
 _NANOSECONDS_UNTIL_TRUSTED = 2 * 10**9
 _MOST_SECONDS_TO_WAIT = 600.0
+# An index that nobody has used for so long belongs to a folder that is gone or has changed since.
+_SECONDS_UNTIL_FORGOTTEN = 90 * 24 * 3600.0
+# Of a file that was used, so rarely is it noted: reading should not mean writing.
+_SECONDS_BETWEEN_NOTES = 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,7 @@ def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, st
     file = cache / f"{_name(folder)}.index"
     kept = _read_valid(file, folder)
     if kept is not None:
+        _note_use(file)
         return kept, None
     with _one_process_at_a_time(file):
         kept = _read_valid(file, folder)
@@ -91,8 +97,23 @@ def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, st
             _write(file, found)
         except (OSError, OutputError) as error:
             return found.index, f"{key}: the list of files can't be kept and is made anew at each start: {error}"
+        _remove_forgotten(cache)
     # Now from the file, so that all processes share it.
     return _read_valid(file, folder) or found.index, None
+
+
+def _note_use(file: Path) -> None:
+    with suppress(OSError):  # a cache that can't be written is used all the same
+        if time.time() - file.stat().st_mtime > _SECONDS_BETWEEN_NOTES:
+            os.utime(file)
+
+
+def _remove_forgotten(cache: Path) -> None:
+    """Of a file that another process has mapped, its content stays until that ends."""
+    for file in cache.glob("*.index"):
+        with suppress(OSError):  # of somebody else, or gone meanwhile: no reason for a run to fail
+            if time.time() - file.stat().st_mtime > _SECONDS_UNTIL_FORGOTTEN:
+                file.unlink()
 
 
 def _name(folder: str) -> str:

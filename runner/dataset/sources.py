@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from runner.data.index import NO_IMAGE, FolderIndex, scan_class_folders, some
+from runner.data.rows import Columns
 from runner.dataset.archive import CHUNK_BYTES, Chunks, Limits, Member, list_tar, list_zip, read_tar, read_zip
 from runner.dataset.coco import read_coco
 from runner.dataset.layout import SPLITS, Layout, Place, has_image_extension, lay_out, reason_to_leave_out
-from runner.dataset.lists import Columns, read_list, sizes_of
+from runner.dataset.lists import read_list, sizes_of
 from runner.errors import ConfigError, InvalidDatasetError, Problem
 from runner.schema.calls import DatasetImportCall
 

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from runner.console import tracked
 from runner.data.index import scan_class_folders, shown, some
+from runner.data.rows import Columns
 from runner.data.split import grouped_split, stratified_split
 from runner.dataset.layout import SPLITS, Place, check_class_name, class_folders, output_paths
-from runner.dataset.lists import Columns, read_list, sizes_of
+from runner.dataset.lists import read_list, sizes_of
 from runner.dataset.staging import full_path, new_folder, refuse_existing, refuse_full_disk, refuse_within
 from runner.errors import ConfigError, InvalidDatasetError, Problem
 from runner.files import named_write_errors, sha256_of, write_atomic, write_json

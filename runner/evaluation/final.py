@@ -67,7 +67,9 @@ def _best_weights(trainer: Trainer, best: Best) -> ChosenWeights:
     file = trainer.writer.folder / best.checkpoint / f"{'ema' if best.weights == 'ema' else 'model'}.safetensors"
     # Only the main process is sure to see the file; it alone writes.
     digest = sha256_of(file) if trainer.dist.is_main else ""
-    return ChosenWeights(file=file, checkpoint="best", kind=best.weights, epoch=best.epoch, sha256=digest)
+    return ChosenWeights(
+        file=file, checkpoint="best", kind=best.weights, epoch=best.epoch, sha256=digest, is_automatic=True
+    )
 
 
 def _scorer(trainer: Trainer) -> Scorer:

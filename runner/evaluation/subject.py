@@ -16,11 +16,12 @@ from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, Pro
 from runner.refusal import COMMAND_LINE
 from runner.saved import load_saved, read_values
 from runner.schema import Config
+from runner.schema.calls import LAID_OVER
 from runner.schema.data import DataConfig, FolderData
 
 _SPLITS = ("train", "val", "test")
-# Groups whose change makes sense for a model that is trained already.
-_GROUPS = ("data", "trainer", "dist")
+# Their change makes sense for a model that is trained already.
+_GROUPS = LAID_OVER["evaluate"]
 # What a model sees belongs to the model, wherever the images come from.
 _PREPROCESSING = ("image_size", "normalize", "eval_transforms")
 # Keys of data that make no difference to what is evaluated.
@@ -153,13 +154,19 @@ def described(data: DataConfig) -> dict[str, Any]:
     return {key: value for key, value in data.model_dump(mode="json").items() if key not in _WITHOUT_EFFECT}
 
 
-def output_folder(run_dir: Path, images: Images, *, checkpoint: str, split: str) -> Path:
+def output_folder(run_dir: Path, images: Images, *, weights: str, split: str) -> Path:
     """Where the result goes unless a folder is given.
 
     `evaluation/` itself is for the best weights on the run's own validation split; anything else gets a folder in it
-    that is named after the checkpoint, the folder of the images and the split, as far as they differ from that.
+    that is named after the weights, the folder of the images and the split, as far as they differ from that.
+
+    Args:
+        run_dir: the run folder.
+        images: what is evaluated on.
+        weights: what tells them from others in a name; empty for the best.
+        split: which split the images are.
     """
-    parts = [] if checkpoint == "best" else [checkpoint]
+    parts = [weights] if weights else []
     if not images.is_own:
         place = images.data.get("folder") or images.data.get("root") or images.data["source"]
         path = Path(place)

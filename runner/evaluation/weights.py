@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors.torch
 import torch
@@ -21,6 +21,7 @@ from runner.run_folder import read_record
 from runner.trainer.progress import Progress, Weights
 
 _POINTERS: tuple[Pointer, ...] = ("best", "last")
+WeightsChoice = Literal["auto", "raw", "ema"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +36,28 @@ class ChosenWeights:
     """Epochs that were finished when they were saved."""
     sha256: str
     """Of the file: the same weights are the same bytes, be they in a checkpoint or in the package."""
+    is_automatic: bool
+    """Whether `auto` takes these of their checkpoint."""
+
+    @property
+    def label(self) -> str:
+        """What tells them from other weights of the run, as part of a folder's name; empty for the best."""
+        parts = [] if self.checkpoint == "best" and self.is_automatic else [self.checkpoint]
+        return "-".join(parts if self.is_automatic else [*parts, self.kind])
 
     def to_json(self) -> dict[str, Any]:
         """As metrics.json names them."""
         return {"checkpoint": self.checkpoint, "epoch": self.epoch, "kind": self.kind, "sha256": self.sha256}
 
 
-def choose_weights(run_dir: Path, checkpoint: str) -> ChosenWeights:
+def choose_weights(run_dir: Path, checkpoint: str, weights: WeightsChoice = "auto") -> ChosenWeights:
     """Find and verify the weights of a run.
 
     Args:
         run_dir: a run folder.
-        checkpoint: `best` (of a completed run those of its package: raw or averaged, as it chose), `last`, or the name
-            of a checkpoint; of a checkpoint that is not the best one the raw weights.
+        checkpoint: `best` (of a completed run those of its package), `last`, or the name of a checkpoint.
+        weights: the raw ones or their moving average, where the checkpoint has both (trainer.ema_decay). auto: of
+            `best` those that were the best; of another checkpoint the average where there is one, as timm loads them.
 
     Raises:
         CheckpointError: when there are none or they are damaged; names the checkpoints that are whole.
@@ -56,9 +66,10 @@ def choose_weights(run_dir: Path, checkpoint: str) -> ChosenWeights:
     is_completed = read_record(run_dir)["status"] == "completed"
     try:
         if checkpoint == "best" and is_completed and (run_dir / "model").is_dir():
-            return _of_package(run_dir)
-        weights = _of_checkpoint(store, _named(store, checkpoint))
-        return replace(weights, checkpoint="best") if checkpoint == "best" else weights
+            packaged = _of_package(run_dir)
+            if weights in ("auto", packaged.kind):
+                return packaged
+        return _of_checkpoint(store, checkpoint, weights)
     except CheckpointError as error:
         whole = [name for name in store.names() if _is_whole(store.folder / name)]
         hint = f"whole are {', '.join(whole)} (checkpoint=NAME)" if whole else "there is no other"
@@ -94,6 +105,7 @@ def _of_package(run_dir: Path) -> ChosenWeights:
         kind=card.weights_kind,
         epoch=card.best["epoch"],
         sha256=card.weights_sha256,
+        is_automatic=True,
     )
 
 
@@ -107,14 +119,27 @@ def _named(store: CheckpointStore, checkpoint: str) -> str:
     return name
 
 
-def _of_checkpoint(store: CheckpointStore, name: str) -> ChosenWeights:
+def _of_checkpoint(store: CheckpointStore, checkpoint: str, wanted: WeightsChoice) -> ChosenWeights:
+    name = _named(store, checkpoint)
     folder = store.folder / name
     verify(folder)
     progress = Progress.from_json(json.loads((folder / "state.json").read_text(encoding="utf-8"))["progress"])
-    is_best = progress.best is not None and progress.best.checkpoint == name
-    kind: Weights = progress.best.weights if is_best and progress.best is not None else "raw"
+    has_average = (folder / "ema.safetensors").is_file()
+    if wanted == "ema" and not has_average:
+        raise CheckpointError(f"{folder} holds no averaged weights, weights=ema: they come with trainer.ema_decay")
+    automatic: Weights = "ema" if has_average else "raw"
+    if checkpoint == "best" and progress.best is not None:
+        automatic = progress.best.weights
+    kind = automatic if wanted == "auto" else wanted
     file = folder / f"{'ema' if kind == 'ema' else 'model'}.safetensors"
-    return ChosenWeights(file=file, checkpoint=name, kind=kind, epoch=progress.epoch, sha256=sha256_of(file))
+    return ChosenWeights(
+        file=file,
+        checkpoint=checkpoint if checkpoint == "best" else name,
+        kind=kind,
+        epoch=progress.epoch,
+        sha256=sha256_of(file),
+        is_automatic=kind == automatic,
+    )
 
 
 def _is_whole(folder: Path) -> bool:

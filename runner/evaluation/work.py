@@ -37,7 +37,7 @@ class EvaluationWork:
         stop: StopRequest | None = None,
     ) -> dict[str, Any]:
         """Evaluate and write the result to `folder`; see :func:`runner.evaluation.split.evaluate_split`."""
-        from runner.assemble import assemble_evaluation  # noqa: PLC0415 - torch is imported only once all is good
+        from runner.assemble_trained import assemble_evaluation  # noqa: PLC0415 - torch is imported only once all is good
         from runner.device import choose_device, choose_precision, describe_device, set_determinism  # noqa: PLC0415
         from runner.dist import single_process  # noqa: PLC0415
         from runner.evaluation.split import evaluate_split, tell, tell_classes  # noqa: PLC0415
@@ -50,7 +50,10 @@ class EvaluationWork:
             log = RunFolder(folder).log_file(dist.rank)
             stack.enter_context(log_to_file(log))
             stop = stop or stack.enter_context(StopRequest())
-            LOGGER.info("weights     %s", self.weights_file)
+            LOGGER.info(
+                "weights     {checkpoint}, epoch {epoch}, {kind}: %s".format_map(self.subject.weights),
+                self.weights_file,
+            )
             LOGGER.info("device      %s, %s (%s)", describe_device(dist.device), precision.name, precision.reason)
             scorer, share = assemble_evaluation(
                 config, splits, self.subject.split, self.weights_file, dist=dist, precision=precision

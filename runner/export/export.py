@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner.assemble import TrainedModel
+from runner.assemble_trained import TrainedModel
 from runner.data.source import ImageSource
 from runner.data.transforms import Normalizer, pipeline_of
 from runner.errors import ExportError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from runner.assemble import assemble_scorer
+from runner.assemble_trained import assemble_scorer
 from runner.console import LOGGER, ProgressLine, progress_line
 from runner.data.decode import decode_image
 from runner.data.index import shown

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from runner.reference.keys import (
     Group,
@@ -19,7 +20,7 @@ from runner.reference.keys import (
 )
 from runner.reference.words import listed
 from runner.schema import VARIANT_KEYS
-from runner.schema.calls import CALLS, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
+from runner.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
 from runner.schema.judge import MISSING
 
 _LEFT_WIDTH = 36
@@ -48,6 +49,8 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
     if command in TAKES_NOTHING_ELSE:
         return "\n\n".join([*own, _ENDING])
     general, *groups = read_groups()
+    if command in LAID_OVER:
+        return "\n\n".join([*own, *_laid_over(groups, LAID_OVER[command], width), _ENDING])
     blocks = [
         *own,
         *([] if command else [_table("Commands", commands.items(), width)]),
@@ -64,16 +67,37 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
 def _usage(commands: Mapping[str, str], command: str | None) -> str:
     about = commands[command] if command else "Train, evaluate and package image classifiers described in YAML."
     word = command or "[COMMAND]"
-    words = "[KEY=VALUE …]" if command in TAKES_NOTHING_ELSE else "[FLAG …] [GROUP=OPTION …] [KEY=VALUE …]"
+    has_no_groups = command in TAKES_NOTHING_ELSE or not any("." not in key for key in LAID_OVER.get(word, ("",)))
+    words = "[KEY=VALUE …]" if has_no_groups else "[FLAG …] [GROUP=OPTION …] [KEY=VALUE …]"
     return f"{about[0].upper()}{about[1:]}\n\nUsage: python -m runner {word} {words}"
 
 
 def _keys_of_command(command: str | None, width: int) -> Iterator[str]:
     call = read_call(command) if command else None
     if call is not None:
-        yield _lines(
-            f"Keys of {command}; what else is typed {what_else(str(command))}", _key_rows(call, call.variants, width)
+        title = f"Keys of {command}; what else is typed {what_else(str(command))}"
+        yield _lines(textwrap.fill(title, width), _key_rows(call, call.variants, width))
+
+
+def _laid_over(groups: Iterable[Group], taken: Collection[str], width: int) -> Iterator[str]:
+    """What may be laid over a saved config, without the defaults: those of a new run say nothing about this one."""
+    for group in groups:
+        is_whole = group.name in taken
+        variants = tuple(
+            replace(
+                variant,
+                keys=tuple(
+                    replace(key, defaults=())
+                    for key in variant.keys
+                    if (is_whole or key.name in taken) and not _is_tag(group, key)
+                ),
+            )
+            for variant in group.variants
         )
+        if is_whole:
+            yield _group(replace(group, variants=variants, default_option=""), width)
+        elif any(variant.keys for variant in variants):
+            yield _lines(f"Keys of {group.name}", _key_rows(group, variants, width))
 
 
 def _lines(title: str, rows: Iterable[str]) -> str:
@@ -104,8 +128,11 @@ def _group(group: Group, width: int) -> str:
             text = variant.description if len(group.variants) > 1 else "the same keys with other values"
             rows += _row(textwrap.wrap(", ".join(names), _LEFT_WIDTH), text, width)
         rows.append("")
-    title = f"{group.name}={'OPTION' if rows else group.default_option} · {group.description}"
-    return _lines(title, [*rows, *_key_rows(group, group.variants, width)])
+    option = "OPTION" if rows else group.default_option
+    return _lines(
+        f"{group.name}{'=' if option else ''}{option} · {group.description}",
+        [*rows, *_key_rows(group, group.variants, width)],
+    )
 
 
 def _key_rows(group: Group, variants: tuple[Variant, ...], width: int) -> Iterator[str]:

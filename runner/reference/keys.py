@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from runner.compose import CONF_DIR, group_options
 from runner.reference.words import Node, allowed, describe, listed, resolve, sentence
 from runner.schema import VARIANT_KEYS, Config
-from runner.schema.calls import CALLS, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
+from runner.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
 from runner.schema.judge import MISSING
 from runner.schema.transforms import Transform
 
@@ -84,6 +84,8 @@ def what_else(command: str) -> str:
         return "is refused"
     if command in TAKES_EXPERIMENT:
         return "is for the config of the experiment, as with `train`"
+    if command in LAID_OVER:
+        return f"must be of {listed(list(LAID_OVER[command]))}, and is laid over the config that the run has saved"
     return "is laid over the config that the run has saved"
 
 

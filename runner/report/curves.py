@@ -77,10 +77,17 @@ _CHARTS: tuple[tuple[str, tuple[_Line, ...]], ...] = (
 )
 
 
-def curves(rows: Sequence[dict[str, Any]]) -> tuple[Picture, ...]:
-    """Loss, accuracy, learning rate and speed over the epochs; none before the first epoch ends."""
+def curves(rows: Sequence[dict[str, Any]], *, has_top5: bool) -> tuple[Picture, ...]:
+    """Loss, accuracy, learning rate and speed over the epochs; none before the first epoch ends.
+
+    Args:
+        rows: of metrics.jsonl.
+        has_top5: whether there are so many classes that five guesses can miss.
+    """
     if not rows:
         return ()
+    if not has_top5:
+        rows = [{key: value for key, value in row.items() if key != "val_top5"} for row in rows]
     with rc_context(_STYLE):
         return tuple(_picture(title, lines, rows) for title, lines in _CHARTS)
 

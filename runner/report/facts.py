@@ -24,6 +24,7 @@ _COUNTS = {
     "num_classes": "classes",
 }
 _MOST_NAME_WORDS = 2  # a name of a model and one of data
+_TOP_K = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +102,16 @@ def _tiles(run: PastRun) -> Iterator[tuple[str, str, str]]:
     found, best_row = run.evaluation, _best_row(run)
     if found is not None:
         yield "Top-1", f"{found['top1']:.2%}", _of_images(found)
-        yield "Top-5", f"{found['top5']:.2%}", "label among the first five guesses"
+        if has_top5(run):
+            yield "Top-5", f"{found['top5']:.2%}", "label among the first five guesses"
         yield "Loss", f"{found['loss']:.4f}", "mean cross-entropy, validation"
         if "expected_calibration_error" in found:
             yield "Calibration error", f"{found['expected_calibration_error']:.2%}", "probability against accuracy"
     elif best_row is not None:
         prefix = "val_ema" if run.record["best"].get("weights") == "ema" else "val"
         yield "Top-1", f"{best_row[f'{prefix}_top1']:.2%}", "validation, best epoch"
-        yield "Top-5", f"{best_row[f'{prefix}_top5']:.2%}", "validation, best epoch"
+        if has_top5(run):
+            yield "Top-5", f"{best_row[f'{prefix}_top5']:.2%}", "validation, best epoch"
         yield "Loss", f"{best_row[f'{prefix}_loss']:.4f}", "validation, best epoch"
     test = run.record.get("test")
     if test:
@@ -118,6 +121,12 @@ def _tiles(run: PastRun) -> Iterator[tuple[str, str, str]]:
     if run.rows:
         rates = sorted(row["train_images_per_second"] for row in run.rows)
         yield "Speed", f"{rates[len(rates) // 2]:,.0f}/s", "training images, median epoch"
+
+
+def has_top5(run: PastRun) -> bool:
+    """Whether there are so many classes that five guesses can miss; where that is not known, they may."""
+    num_classes = data_of(run).get("num_classes")
+    return num_classes is None or num_classes > _TOP_K
 
 
 def _of_images(found: Mapping[str, Any]) -> str:
@@ -140,6 +149,7 @@ def _commands(run: PastRun) -> Iterator[tuple[str, str]]:
         yield "Evaluate it in detail", f"python -m runner evaluate run={folder}"
     if (run.path / "model").is_dir():
         yield "Use it from Python", f"model = runner.load_model({str(run.path)!r})"
+        yield "Score images", f"python -m runner predict run={folder} input=FOLDER output=scores.csv"
         yield "Use it elsewhere", f"python -m runner export run={folder} format=onnx"
 
 

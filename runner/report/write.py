@@ -12,7 +12,7 @@ from runner.data.splits import Splits
 from runner.files import write_atomic
 from runner.report.confusion import confusions
 from runner.report.curves import curves
-from runner.report.facts import environment, flat, summary, time_split, warnings_of
+from runner.report.facts import environment, flat, has_top5, summary, time_split, warnings_of
 from runner.report.gallery import gallery
 from runner.runs.past import PastRun, describe_seconds, read_run
 
@@ -45,7 +45,7 @@ def render(run: PastRun, splits: Splits | None = None) -> str:
     return environment_.get_template("run.html").render(
         run=run,
         summary=summary(run),
-        curves=curves(run.rows),
+        curves=curves(run.rows, has_top5=has_top5(run)),
         time_split=time_split(run),
         evaluation=run.evaluation,
         confusions=confusions(run.evaluation),

@@ -32,7 +32,10 @@ class EvaluateCall(Section):
     run: Annotated[str, Field(min_length=1)]
     """The run folder whose weights are evaluated."""
     checkpoint: Annotated[str, Field(min_length=1)]
-    """Which weights: best, last, or the name of a checkpoint."""
+    """Which checkpoint: best, last, or its name, such as 0004-00000360."""
+    weights: Literal["auto", "raw", "ema"]
+    """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
+    auto: of best those that were the best, of any other the average."""
     split: Literal["val", "test", "train"]
     """Which split of the data."""
     output: str | None
@@ -192,7 +195,10 @@ class ExportCall(Section):
     run: Annotated[str, Field(min_length=1)]
     """The run folder whose model is exported."""
     checkpoint: Annotated[str, Field(min_length=1)]
-    """Which weights: best, last, or the name of a checkpoint, such as 0004-00000360."""
+    """Which checkpoint: best, last, or its name, such as 0004-00000360."""
+    weights: Literal["auto", "raw", "ema"]
+    """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
+    auto: of best those that were the best, of any other the average."""
     format: Literal["onnx", "torch_export", "torchscript"]
     """ONNX; torch.export's .pt2; or TorchScript, which PyTorch has deprecated."""
     output: str | None
@@ -267,3 +273,8 @@ CALLS: dict[str, type[Section]] = {
 # What else these commands take; the others lay it over the saved config of a run.
 TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show", "doctor"})
 TAKES_NOTHING_ELSE = frozenset({"predict", "report", "runs list", "runs diff", "dataset import", "dataset split"})
+# Groups and keys of the saved config of which these take others, as the model is trained already; the rest is refused.
+LAID_OVER: dict[str, tuple[str, ...]] = {
+    "evaluate": ("data", "trainer", "dist"),
+    "export": ("data.root", "data.train", "data.val", "data.test"),
+}

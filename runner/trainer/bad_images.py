@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from runner.console import FILE_ONLY, LOGGER
 from runner.data.batch import BadImage
@@ -68,17 +70,32 @@ class BadImages:
         return "; ".join(shown) + ("; …" if len(self._reasons) > len(shown) else "")
 
 
-def what_is_left(images: torch.Tensor, side: int) -> torch.Tensor:
-    """A batch without its bad images, as layers can take it.
+@contextmanager
+def what_is_left(images: torch.Tensor, side: int, model: nn.Module) -> Iterator[torch.Tensor]:
+    """A batch without its bad images, as the layers of a model can take it, for a forward and a backward pass.
 
     Of a single image two: BatchNorm can't train on one value per channel, and the statistics are the same; the twin is
     to be left out of the loss. Without any image the process still takes part in the exchange, with gradients of zero:
-    layers pass an empty batch on, and BatchNorm learns nothing from it.
+    two black images, which are to be left out too, stand in, as a user's model need not take an empty batch
+    (`x.view(n, -1)`). All layers are in eval mode then, so that none learns from them. Only SyncBatchNorm must go on
+    with the others, and is given an empty batch, of which it knows that nothing is to be learnt.
 
     Args:
         images: uint8, shape (N, 3, height, width), or (0, 3, 0, 0).
         side: of the images that the model sees, in pixels.
+        model: what sees them.
     """
-    if len(images) == 0:
-        return images.new_empty((0, 3, side, side))
-    return images.expand(2, -1, -1, -1) if len(images) == 1 else images
+    if len(images) > 1:
+        yield images
+    elif len(images) == 1:
+        yield images.expand(2, -1, -1, -1)
+    elif any(isinstance(layer, nn.SyncBatchNorm) for layer in model.modules()):
+        yield images.new_empty((0, 3, side, side))
+    else:
+        learning = [layer for layer in model.modules() if layer.training]
+        model.eval()
+        try:
+            yield images.new_zeros((2, 3, side, side))
+        finally:
+            for layer in learning:
+                layer.training = True

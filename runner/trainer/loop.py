@@ -214,19 +214,19 @@ class Trainer:
         torch.manual_seed(key(self.config.seed, "step", self.progress.epoch, position, self.dist.rank))
         images = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
         labels = batch.labels.to(device, non_blocking=True)
-        if batch.bad:
-            images = what_is_left(images, self.config.data.image_size)
-        with self.precision.autocast(device.type):
-            logits = self.replica(self.normalizer(images))
-        logits = logits.float()[: len(labels)]
-        loss = functional.cross_entropy(
-            logits,
-            labels,
-            weight=self.weighting.per_class,
-            reduction="sum",
-            label_smoothing=self.config.trainer.label_smoothing,
-        )
-        self.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
+        side = self.config.data.image_size
+        with what_is_left(images, side, self.model) if batch.bad else nullcontext(images) as left:
+            with self.precision.autocast(device.type):
+                logits = self.replica(self.normalizer(left))
+            logits = logits.float()[: len(labels)]
+            loss = functional.cross_entropy(
+                logits,
+                labels,
+                weight=self.weighting.per_class,
+                reduction="sum",
+                label_smoothing=self.config.trainer.label_smoothing,
+            )
+            self.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         self.meter.add(loss.detach(), logits.detach(), labels, self.progress.step + 1)
 
     def _make_up_for(self, bad: list[BadImage], num_images: int, whole: float) -> bool:

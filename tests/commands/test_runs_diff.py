@@ -25,3 +25,15 @@ def test_what_is_no_run_is_named(tmp_path):
         run([f"a={tmp_path}", f"b={tmp_path}"])
     with pytest.raises(ConfigError, match="needs a value"):
         run([f"a={tmp_path}"])
+
+
+def test_numbers_are_brief_unless_that_would_hide_their_difference(tmp_path, capsys):
+    numbers = (1 / 3, 1 / 3 + 1e-9, 2 / 3)
+    runs = [
+        make_run(tmp_path / name, best={"metric": "val_top1", "value": value, "epoch": 1})
+        for name, value in zip("abc", numbers, strict=True)
+    ]
+    run([f"a={runs[0]}", f"b={runs[2]}"])
+    assert "best.value  0.333333  0.666667" in capsys.readouterr().out
+    run([f"a={runs[0]}", f"b={runs[1]}"])
+    assert "best.value  0.3333333333333333  0.3333333343333333" in capsys.readouterr().out

@@ -257,3 +257,39 @@ def test_splits_are_the_same_with_and_without(tmp_path, write_images, data_confi
         assert again.train.labels is again.train.index.labels
         assert (again.train.load(3) == plain.train.load(3)).all()
         assert again.val.labels.tolist() == [1, 1]
+
+
+def test_what_nobody_has_used_for_90_days_is_removed_when_another_is_kept(folder, load, tmp_path):
+    day = 24 * 3600
+    cache = tmp_path / "cache"
+    load(folder)
+    (used,) = cache.glob("*.index")
+    old, recent, others = cache / "old.index", cache / "recent.index", cache / "notes.txt"
+    for file, days in ((old, 91), (recent, 89), (others, 1000), (used, 91)):
+        file.touch()
+        os.utime(file, (time.time() - days * day,) * 2)
+    load(folder)  # notes its use
+    assert old.exists(), "nothing was kept, so nothing is removed"
+    other = tmp_path / "other"
+    folder.rename(other)
+    assert load(other)[1]
+    assert not old.exists()
+    assert all(file.exists() for file in (used, recent, others))
+
+
+def test_a_cache_that_cannot_be_cleaned_is_no_reason_to_fail(folder, load, tmp_path, monkeypatch):
+    (tmp_path / "cache").mkdir()
+    old = tmp_path / "cache" / "old.index"
+    old.touch()
+    os.utime(old, (0, 0))
+    unlink = Path.unlink
+
+    def refuse(self, *given, **named):
+        if self == old:
+            raise PermissionError(13, "Permission denied")
+        unlink(self, *given, **named)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert load(folder)[1]
+    assert not load(folder)[1]
+    assert old.exists()

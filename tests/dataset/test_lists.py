@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.dataset.lists import Columns, read_list, sizes_of
+from runner.data.rows import Columns
+from runner.dataset.lists import read_list, sizes_of
 from runner.errors import ConfigError, InvalidDatasetError
 
 PATH_AND_LABEL = Columns(path="path", label="label")
@@ -22,6 +23,7 @@ def read(tmp_path: Path, content: bytes, columns: Columns = PATH_AND_LABEL, deli
         b"path,label\na/1.jpg,ant\nb 2.jpg,bee\n",
         b"\xef\xbb\xbfpath,label\r\na/1.jpg,ant\r\nb 2.jpg,bee",
         b'label,other,"path"\nant,x,"a/1.jpg"\nbee,y,b 2.jpg\n\n',
+        b"path,label,other\na/1.jpg, ant ,\nb 2.jpg,bee,\n",
     ],
 )
 def test_dialects(tmp_path, content):
@@ -49,13 +51,14 @@ def test_a_row_that_repeats_is_used_once_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the list is empty"),
+        (b"", "the file is empty"),
         (b"path,label\n", "names no image"),
         (b"path,label\n1.jpg,ant\n1.jpg,bee\n", "1.jpg stands there twice and differently: as 'ant' and as 'bee'"),
-        (b"path,label\n1.jpg,\n", "line 2: a value is missing"),
-        (b"path,label\n1.jpg\n", "line 2: a value is missing"),
-        (b'path,label\n"1.jpg,ant\n', "this is no CSV list"),
-        (b"\xff\xfep\x00a\x00", "no such column|no CSV list|is empty"),
+        (b"path,label\n1.jpg,\n", "line 2: has no value for 'label'"),
+        (b"path,label\n1.jpg\n", "line 2: 1 values, but the header has 2 columns"),
+        (b"path,label\na, b.jpg,ant\n", "line 2: 3 values.*must stand in quotes"),
+        (b'path,label\n"1.jpg,ant\n', "line 2: this is no CSV"),
+        (b"\xff\xfep\x00a\x00", "this is UTF-16; save it as UTF-8"),
     ],
 )
 def test_lists_that_are_refused(tmp_path, content, message):
@@ -73,7 +76,7 @@ def test_missing_columns_are_named_together_with_those_there_are(tmp_path):
 
 
 def test_a_list_in_another_encoding_is_told(tmp_path):
-    with pytest.raises(InvalidDatasetError, match="see the keys encoding"):
+    with pytest.raises(InvalidDatasetError, match=r"no text in cp1252.*see the key encoding"):
         read(tmp_path, b"path,label\n\x81.jpg,ant\n", encoding="cp1252")
 
 

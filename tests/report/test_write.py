@@ -41,14 +41,14 @@ def test_everything_that_was_asked_for_is_there(tmp_path):
         "Test top-1 25.00% 7 images",
         "Best top-1 accuracy: 90.00%, after epoch 2 of 2.",
         "It took 2 min 05 s on cpu, with 1 process.",
-        "Training steps 18 s · 66.7 %",
-        "Waiting for data 2 s · 7.4 %",
-        "Evaluation 4 s · 14.8 %",
-        "Waiting for checkpoints 1 s · 3.7 %",
-        "Everything else 2 s · 7.4 %",
-        "ants bees 1 50.0 %",
+        "Training steps 18 s · 66.7%",
+        "Waiting for data 2 s · 7.4%",
+        "Evaluation 4 s · 14.8%",
+        "Waiting for checkpoints 1 s · 3.7%",
+        "Everything else 2 s · 7.4%",
+        "ants bees 1 50.0%",
         "All 2 mistakes",
-        "taken for ants , 70.0 %",
+        "taken for ants , 70.0%",
         "runs repeat run=",
         "data.val: 1 of 5 images were skipped: &lt;a&gt; slow &lt;disk&gt; 2 times",
         "data.batch_size 2",
@@ -57,6 +57,14 @@ def test_everything_that_was_asked_for_is_there(tmp_path):
         assert words in text, words
     assert page.count("data:image/svg+xml") == 4
     assert page.count("data:image/jpeg") == 2
+
+
+@pytest.mark.parametrize(("num_classes", "is_told"), [(5, False), (6, True)])
+def test_top5_is_told_where_five_guesses_can_miss(tmp_path, num_classes, is_told):
+    classes = tuple(f"class {number}" for number in range(num_classes))
+    page = render(read_run(make_run_on_photos(tmp_path / "run", tmp_path / "photos", classes)))
+    assert ("<dt>Top-5</dt>" in page) == is_told
+    assert ("validation, top-5" in page) == is_told
 
 
 def test_nothing_outside_of_the_file_is_asked_for(tmp_path):

@@ -224,22 +224,58 @@ def test_the_terminal_is_not_flooded(caplog):
     assert ledger.num_in_epoch == 25
 
 
-@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
-def test_an_empty_batch_teaches_nothing(name):
+class Viewing(nn.Module):
+    """A user's model that takes no empty batch, and learns in its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5))
+        self.frozen = nn.BatchNorm2d(4).eval()
+        self.head = nn.Linear(4 * 30 * 30, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.frozen(self.features(images))
+        return self.head(features.view(features.shape[0], -1))
+
+
+def model_of(name: str) -> nn.Module:
     import torchvision
 
-    module = getattr(torchvision.models, name)(num_classes=3).train()
-    before = {key: value.clone() for key, value in module.named_buffers() if "running" in key}
-    images = what_is_left(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32)
-    loss = nn.functional.cross_entropy(module(images.float()), torch.empty(0, dtype=torch.int64), reduction="sum")
-    loss.backward()
+    match name:
+        case "viewing":
+            return Viewing()
+        case "recomputing":
+            return torchvision.models.densenet121(num_classes=3, memory_efficient=True).train()
+        case _:
+            return getattr(torchvision.models, name)(num_classes=3).train()
+
+
+@pytest.mark.parametrize("name", ["resnet18", "recomputing", "viewing"])
+def test_an_empty_batch_teaches_nothing(name):
+    module = model_of(name)
+    before = {key: value.clone() for key, value in module.named_buffers()}
+    modes = {key: layer.training for key, layer in module.named_modules()}
+    with what_is_left(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
+        logits = module(images.float())[:0]
+        loss = nn.functional.cross_entropy(logits, torch.empty(0, dtype=torch.int64), reduction="sum")
+        loss.backward()
     assert loss.item() == 0
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in module.parameters())
     assert all(torch.equal(dict(module.named_buffers())[key], value) for key, value in before.items())
+    assert {key: layer.training for key, layer in module.named_modules()} == modes
+
+
+def test_synchronised_batchnorm_is_told_that_there_is_no_image():
+    module = nn.SyncBatchNorm.convert_sync_batchnorm(Viewing())
+    with what_is_left(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
+        assert images.shape == (0, 3, 32, 32)
+        assert module.training
 
 
 def test_a_single_image_gets_a_twin():
     image = torch.randint(0, 256, (1, 3, 4, 4), dtype=torch.uint8)
-    assert torch.equal(what_is_left(image, 4), torch.cat([image, image]))
     pair = torch.cat([image, image])
-    assert what_is_left(pair, 4) is pair
+    with what_is_left(image, 4, nn.Identity()) as left:
+        assert torch.equal(left, pair)
+    with what_is_left(pair, 4, nn.Identity()) as left:
+        assert left is pair

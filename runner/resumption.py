@@ -1,0 +1,86 @@
+"""Where a training goes on that was begun before: from which checkpoint, with which number format."""
+
+from __future__ import annotations
+
+import torch
+
+from runner.attempt import Attempt
+from runner.checkpoint import Checkpoint, CheckpointStore, verify
+from runner.compose import to_yaml
+from runner.console import LOGGER
+from runner.data.fingerprint import fingerprint
+from runner.data.splits import Splits
+from runner.device import Precision, choose_precision
+from runner.dist import DistContext
+from runner.errors import CheckpointError
+from runner.run_folder import RunFolder
+from runner.schema import Config
+from runner.trainer.progress import Progress
+from runner.trainer.recorder import summary_of_best
+from runner.trainer.state import check_belongs, share_checkpoint
+
+
+def find_checkpoint(
+    config: Config, splits: Splits, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
+) -> Checkpoint | None:
+    """Where all processes go on; None where it is the start. Every process must call it; changes nothing yet.
+
+    Raises:
+        CheckpointError: when there are checkpoints, but none that is whole, or the data set is another.
+    """
+    if not attempt.is_resumed:
+        return None
+    return share_checkpoint(_newest(config, splits, store, attempt) if dist.is_main else None, dist)
+
+
+def _newest(config: Config, splits: Splits, store: CheckpointStore, attempt: Attempt) -> Checkpoint | None:
+    """The newest whole checkpoint, once it is sure that it can be gone on from."""
+    for note in attempt.notes:
+        LOGGER.info("changed     %s", note)
+    checkpoint, damages = store.newest_valid()
+    for damage in damages:
+        LOGGER.warning("%s; it is put aside", damage)
+    if checkpoint is None:
+        if damages:
+            raise CheckpointError(f"{store.folder}: none of {len(damages)} checkpoints is whole; start a new run")
+        return None
+    check_belongs(
+        checkpoint.state,
+        classes=splits.classes,
+        data_fingerprint=fingerprint(splits),
+        may_change=attempt.may_change_data,
+    )
+    best = Progress.from_json(checkpoint.state["progress"]).best
+    if best is not None:
+        verify(store.folder / best.checkpoint)  # better now than after days of training
+    return checkpoint
+
+
+def go_back(
+    folder: RunFolder, config: Config, store: CheckpointStore, checkpoint: Checkpoint | None, attempt: Attempt
+) -> None:
+    """Put the folder back to the moment of the checkpoint; only once training is sure to go on from it."""
+    progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
+    folder.cut_metrics(progress.epoch)
+    store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
+    folder.clean()
+    folder.write("config.yaml", to_yaml(config))
+    told = {"overrides": list(attempt.overrides), "command": attempt.command}
+    folder.reopen(told, best=summary_of_best(progress.best))
+    where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
+    LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
+
+
+def precision_of(config: Config, dist: DistContext, checkpoint: Checkpoint | None) -> Precision:
+    """The number format; a run that goes on keeps that of its beginning, and its number of threads."""
+    chosen = choose_precision(config.trainer, dist.device)
+    before = checkpoint.state["numerics"] if checkpoint is not None else None
+    if before is None or before["device"] != dist.device.type:
+        return chosen
+    if dist.device.type == "cpu" and before["num_threads"] != torch.get_num_threads():
+        LOGGER.info("threads     %d, as in the run so far", before["num_threads"])
+        torch.set_num_threads(before["num_threads"])
+    if before["torch"] != str(torch.__version__):
+        LOGGER.warning("torch %s has become %s: bits may differ from here on", before["torch"], torch.__version__)
+    is_free = config.trainer.precision == "auto" and before["precision"] != chosen.name
+    return Precision(name=before["precision"], reason="as in the run so far") if is_free else chosen
