@@ -17,7 +17,7 @@ from runner import console
 from runner.console import LOGGER
 from runner.data.paths import resolve_paths
 from runner.data.splits import open_splits
-from runner.errors import ConfigError, LaunchError, OutputError, Problem, RunnerError, TrialsFailedError
+from runner.errors import ConfigError, MissingPackageError, OutputError, Problem, RunnerError, TrialsFailedError
 from runner.files import write_atomic
 from runner.run_folder import check_writable, timestamp
 from runner.schema import Config
@@ -36,7 +36,7 @@ from runner.sweep.slots import Slot, slots_for
 from runner.sweep.table import spoken
 
 GRID: Final = "grid"
-SamplerName = Literal["grid", "random", "tpe", "nsga2"]
+SamplerName = Literal["grid", "random", "tpe", "gp", "nsga2"]
 _DRY_PROPOSALS = 10  # of a search that learns: its later proposals depend on results
 
 
@@ -137,7 +137,7 @@ def _checked_search(composer: Composer, config: SweepConfig) -> Config:
 
 def _need_optuna() -> None:
     if importlib.util.find_spec("optuna") is None:
-        raise LaunchError(
+        raise MissingPackageError(
             "searches and sweep.pruner need Optuna, which is not installed: pip install 'runner[sweep]'; a grid "
             "(hydra/sweeper=grid sweep.pruner=none) needs it not"
         )

@@ -60,7 +60,7 @@ def test_the_same_seed_proposes_the_same_and_another_seed_others(folder, another
     assert len({tuple(values.items()) for values in expected}) == 6
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+@pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "nsga2"])
 def test_a_search_that_was_killed_at_any_moment_proposes_what_it_would_have(sampler, folder, another, base_config):
     def told(found: Search, number: int, study_number: int, values: dict[str, str]) -> None:
         found.study.tell(study_number, float(values["optimizer.lr"]))
