@@ -111,7 +111,7 @@ class KilledSweep:
         while kill is not None and process.poll() is None and len(self.finished()) < kill.finished_trials:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         try:
-            exit_code = process.wait(kill and kill.then_seconds)
+            exit_code = process.wait(None if kill is None else kill.then_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             exit_code = process.wait()

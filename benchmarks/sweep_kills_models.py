@@ -31,7 +31,8 @@ class Crashing(nn.Module):
 
 
 def steady(num_classes: int) -> nn.Module:
-    return resnet18(num_classes=num_classes)
+    network: nn.Module = resnet18(num_classes=num_classes)
+    return network
 
 
 def crashing(num_classes: int) -> nn.Module:
