@@ -4,7 +4,7 @@ pruning   TPE with the median policy against the same without: 30 trials, 2 at o
 samplers  random search against TPE with 3 seeds each, on the same budget of trials and epochs
 overhead  seconds that a trial takes in a sweep over the same run alone, taken in turns
 
-Each trial trains a small network on 300 of the digits for a few epochs; in the space most learning rates are bad.
+Each trial trains a small network on 240 of the digits for a few epochs; in the space most learning rates are bad.
 `--small` tries it out and records nothing; else benchmarks/results/sweep_MODE.json.
 """
 
@@ -148,7 +148,7 @@ def main() -> None:
         "load": round(os.getloadavg()[0], 2),
     }
     with tempfile.TemporaryDirectory() as name:
-        use_few_digits(Path(name) / "cache", train_per_class=30, val_per_class=10)
+        use_few_digits(Path(name) / "cache", train_per_class=24, val_per_class=10)
         repeats = side_by_side.repeats_of(options)
         result |= MODES[options.mode](Path(name), small=options.small, repeats=repeats)
     print(json.dumps(result, indent=2, ensure_ascii=False))
