@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import assert_never
 
-import yaml
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -53,23 +53,20 @@ def proposed_values(trial: StudyTrial, axes: Sequence[Axis]) -> dict[str, str]:
     return chosen
 
 
-def distributions_of(values: Mapping[str, str], axes: Sequence[Axis]) -> dict[str, BaseDistribution]:
-    """What those of these values may be that vary, as Optuna knows it."""
-    return {axis.key: _distribution(axis) for axis in axes if axis.key in values}
-
-
-def parameters_of(values: Mapping[str, str], axes: Sequence[Axis]) -> dict[str, object]:
-    """Values as they would be typed, as Optuna knows them.
-
-    Raises:
-        ConfigError: one that the axes do not have.
-    """
-    by_key = {axis.key: axis for axis in axes}
-    return {
-        key: _parameter(by_key[key], yaml.safe_load(value), f"the trial with {key}")
-        for key, value in values.items()
-        if key in by_key
-    }
+def known_parameters(
+    values: Mapping[str, str], axes: Sequence[Axis]
+) -> tuple[dict[str, object], dict[str, BaseDistribution]]:
+    """Values as they would be typed, as Optuna knows them, and what they may be; none outside of the bounds."""
+    parameters: dict[str, object] = {}
+    distributions: dict[str, BaseDistribution] = {}
+    for axis in axes:
+        if axis.key in values:
+            is_choice = isinstance(axis.values, Choices)
+            value = values[axis.key] if is_choice else float(values[axis.key])
+            with suppress(ConfigError):  # the bounds may have changed since
+                parameters[axis.key] = _parameter(axis, value, axis.key)
+                distributions[axis.key] = _distribution(axis)
+    return parameters, distributions
 
 
 def refuse_other_space(known: Mapping[str, BaseDistribution], axes: Sequence[Axis]) -> None:
@@ -134,7 +131,7 @@ def _parameter(axis: Axis, value: object, where: str) -> object:
     match axis.values:
         case Choices(values=values):
             typed = as_typed(value) if value is None or isinstance(value, bool | int | float | str) else str(value)
-            found = [choice for choice in values if choice == typed or _same_number(choice, value)]
+            found = [choice for choice in values if choice in (typed, value) or _same_number(choice, value)]
             if found:
                 return found[0]
             message = f"must be one of {', '.join(values)}"

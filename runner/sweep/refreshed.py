@@ -31,5 +31,5 @@ def _refresh(path: Path) -> None:
 
     try:
         refresh(SweepFolder(path))
-    except OutputError as error:  # the run itself is well: typed again, the sweep writes it
+    except (OutputError, OSError, ValueError) as error:  # the run itself is well: typed again, the sweep writes it
         LOGGER.warning("the leaderboard can't be written: %s", error)

@@ -15,8 +15,7 @@ from runner.sweep.axes import Axis
 from runner.sweep.folder import SweepFolder, Trial
 from runner.sweep.outcome import Outcome, epochs_of, value_of
 from runner.sweep.parameters import (
-    distributions_of,
-    parameters_of,
+    known_parameters,
     proposed_values,
     refuse_other_space,
     starting_points,
@@ -100,10 +99,11 @@ class Search:
 
     def _enter_again(self, trial: Trial) -> None:
         """Give a trial that the storage has lost its place in the study; how it ended will be told anew."""
+        parameters, distributions = known_parameters(trial.values, self.axes)
         known = create_trial(
             state=TrialState.RUNNING,
-            params=parameters_of(trial.values, self.axes),
-            distributions=distributions_of(trial.values, self.axes),
+            params=parameters,
+            distributions=distributions,
             user_attrs={_OWNER: str(self.folder.path)},
         )
         study_id = self.storage.get_study_id_from_name(self.study.study_name)

@@ -10,6 +10,7 @@ from runner.library import load_config
 from runner.sweep.axes import Axis, Bell, Between, Choices
 from runner.sweep.folder import SweepFolder
 from runner.sweep.outcome import outcome_of
+from runner.sweep.parameters import known_parameters
 from runner.sweep.samplers import SeededSampler
 from runner.sweep.storage import JournalLock
 from runner.sweep.study import Judgement, Search
@@ -198,6 +199,15 @@ def test_a_lost_journal_is_put_together_again_from_the_trials(folder, add_trial,
     for before, after in zip(expected, (trial.params for trial in again.study.trials), strict=True):
         assert after.keys() == before.keys()
         assert after.get("optimizer.lr") == pytest.approx(before.get("optimizer.lr"))
+
+
+def test_values_of_a_lost_journal_are_read_as_they_were_written():
+    values = {"optimizer": "sgd", "optimizer.lr": "5e-05", "seed": "3", "data.batch_size": "16"}
+    axes = [AXES[0], Axis(key="optimizer.lr", override="", values=Between(low=1e-6, high=1, is_log=True)), *AXES[2:4]]
+    parameters, distributions = known_parameters(values, axes)
+    assert parameters == {"optimizer": "sgd", "optimizer.lr": 5e-05, "data.batch_size": 16.0, "seed": 3}
+    assert parameters.keys() == distributions.keys()
+    assert "optimizer.lr" not in known_parameters(values, AXES)[0], "below the bound as it is now"
 
 
 def test_a_search_does_not_go_on_with_other_choices_or_another_kind_of_numbers(folder):
