@@ -61,6 +61,8 @@ bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." co
 	$(BIN)/python benchmarks/predict_rate.py
 	$(BIN)/python benchmarks/weight_difference.py
 	$(BIN)/python benchmarks/gloo_efficiency.py
+	$(BIN)/python benchmarks/sweep_kills.py
+	for mode in pruning samplers overhead; do $(BIN)/python benchmarks/sweep_search.py $$mode $(ARGS) || exit 1; done
 	$(BIN)/python benchmarks/table.py
 
 bench-gpu: $(READY) ## The same for what needs a GPU

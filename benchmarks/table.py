@@ -100,9 +100,8 @@ def shown(value: float, unit: str) -> str:
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The page of these results, by name of their file."""
-    return HEAD + "\n".join(
-        [*_goals(results), *_sides(results), *_accuracy(results), *_stall(results), *_refusals(results)]
-    )
+    sections = (_goals, _sides, _accuracy, _stall, _refusals, _searches, _kills)
+    return HEAD + "\n".join(line for section in sections for line in section(results))
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
@@ -202,6 +201,47 @@ def _refusals(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         ("mistake", "exit code", "median seconds"),
         ((name, str(case["exit_code"]), f"{case['median_seconds']:.2f}") for name, case in result["cases"].items()),
     )
+
+
+def _searches(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, result in results.items():
+        if "searches" not in result:
+            continue
+        machine = result["machine"]
+        yield f"## {name}\n"
+        yield f"{result['work']}. {result['date'][:10]}, {machine['processor']}, {machine['cores']} cores, "
+        yield f"torch {machine['versions']['torch']}; load before {result['load']}.\n"
+        yield from _table(
+            ("search", "trials", "epochs", "seconds", "best top-1"),
+            (
+                (
+                    search,
+                    ", ".join(f"{number} {status}" for status, number in found["status"].items()),
+                    f"{found['epochs']}",
+                    f"{found['seconds']:,.0f}",
+                    f"{found['best']:.2%}",
+                )
+                for search, found in result["searches"].items()
+            ),
+        )
+        for search, found in result["searches"].items():
+            yield f"- {search}: `{found['command']}`"
+        yield ""
+
+
+def _kills(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    result = results.get("sweep_kills")
+    if result is None:
+        return
+    statuses = result["status"].values()
+    counts = ", ".join(f"{list(statuses).count(status)} {status}" for status in dict.fromkeys(statuses))
+    killed = ", ".join(str(kill["finished_trials_then"]) for kill in result["kills"])
+    again = result["finished_trials_that_ran_again"]
+    yield "## sweep_kills\n"
+    yield f"A grid of {len(result['status'])} trials on the digits, killed by SIGKILL {len(result['kills'])} times and"
+    yield f"typed again, when {killed} trials had finished. On the leaderboard, each once: {counts}."
+    yield f"Finished trials that ran again: {', '.join(again) if again else 'none'}.\n"
+    yield from _table(("trial", "how it failed"), iter(result["errors"].items()))
 
 
 def main() -> None:

@@ -56,10 +56,12 @@ class TrialLauncher(Launcher):
 
 
 class TrialSweeper(Sweeper):
-    """A grid or a search (hydra/sweeper=grid, random, tpe, nsga2)."""
+    """A grid or a search (hydra/sweeper=grid, random, tpe, gp, nsga2)."""
 
     def __init__(
-        self, sampler: Literal["grid", "random", "tpe", "nsga2"], params: Mapping[str, str] | None = None
+        self,
+        sampler: Literal["grid", "random", "tpe", "gp", "nsga2"],
+        params: Mapping[str, str] | None = None,
     ) -> None:
         self.sampler = sampler
         self.params = params or {}

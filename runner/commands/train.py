@@ -17,6 +17,7 @@ from runner.run_folder import read_record
 from runner.saved import load_saved
 from runner.stop import StopRequest
 from runner.sweep.identity import identity_of
+from runner.sweep.refreshed import refreshed_afterwards
 
 if TYPE_CHECKING:
     from runner.preflight import Ready
@@ -64,7 +65,7 @@ def train_job_of_sweep(job: Job) -> float | None:
     from runner.launch import launch  # noqa: PLC0415
 
     try:
-        with StopRequest() as stop:
+        with StopRequest() as stop, refreshed_afterwards(job.folder):
             ready = _ready_or_gone(job)
             status = _status(ready, job.folder)
             if status in ("completed", "pruned"):

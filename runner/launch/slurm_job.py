@@ -25,6 +25,7 @@ from runner.plan.environment import adopted_place
 from runner.run_folder import read_record
 from runner.schema import Config
 from runner.stop import StopRequest
+from runner.sweep.refreshed import refreshed_afterwards
 
 # SLURM looks at time limits every half minute or so: its signal may come that much earlier than asked for.
 _EARLIEST_SECONDS = 90
@@ -48,7 +49,8 @@ class SubmittedRun:
         """
         console.set_up()
         try:
-            code = self._exit_code()
+            with refreshed_afterwards(self.run_dir, is_first_process=os.environ["SLURM_PROCID"] == "0"):
+                code = self._exit_code()
         except RunnerError as error:
             console.show_error(error)
             code = error.exit_code

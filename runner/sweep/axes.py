@@ -171,8 +171,12 @@ def _space_axis(key: str, entry: Space) -> Axis:
         other: tuple(map(as_typed, allowed if isinstance(allowed, tuple) else (allowed,)))
         for other, allowed in entry.when.items()
     }
-    # A group is chosen, a value is set: Hydra has two spellings.
-    return Axis(key=key, override=f"++{key}" if "." in key or key == "seed" else key, values=_values(entry), when=when)
+    return Axis(key=key, override=element_of(key), values=_values(entry), when=when)
+
+
+def element_of(key: str) -> str:
+    """What stands before the equals sign for Hydra: a group is chosen, a value is set."""
+    return f"++{key}" if "." in key or key == "seed" else key
 
 
 def _values(entry: Space) -> Choices | Between | Bell:

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from hydra.plugins.launcher import Launcher
-from omegaconf import OmegaConf
 
 from runner import console
 from runner.console import LOGGER
 from runner.data.paths import resolve_paths
 from runner.data.splits import open_splits
-from runner.errors import ConfigError, LaunchError, OutputError, Problem, RunnerError, TrialsFailedError
-from runner.files import write_atomic
-from runner.run_folder import check_writable, timestamp
+from runner.errors import ConfigError, MissingPackageError, OutputError, Problem, TrialsFailedError
+from runner.run_folder import check_writable
 from runner.schema import Config
 from runner.schema.judge import judge
 from runner.schema.sweep import SweepConfig
 from runner.stop import StopRequest
 from runner.sweep.axes import Axis
 from runner.sweep.composer import Composer
-from runner.sweep.folder import SweepFolder, Trial, is_sweep
+from runner.sweep.folder import SweepFolder, Trial
 from runner.sweep.foreign import run_foreign
 from runner.sweep.grid import combinations
-from runner.sweep.jobs import queued
+from runner.sweep.jobs import adopt, queued
+from runner.sweep.opening import merged, opened, record_command, refuse_another
 from runner.sweep.pool import Pool
 from runner.sweep.run import Sweep
 from runner.sweep.slots import Slot, slots_for
 from runner.sweep.table import spoken
 
 GRID: Final = "grid"
-SamplerName = Literal["grid", "random", "tpe", "nsga2"]
+SamplerName = Literal["grid", "random", "tpe", "gp", "nsga2"]
 _DRY_PROPOSALS = 10  # of a search that learns: its later proposals depend on results
 
 
@@ -67,10 +63,12 @@ def carry_out(composer: Composer, config: SweepConfig, sampler: SamplerName, *, 
     slots = slots_for(base, len(trials) if sampler == GRID else config.num_trials)
     with StopRequest() as stop, opened(composer, config, path) as folder:
         known = folder.trials()
-        asked = merged(known, trials)
-        for trial in asked[len(known) :]:
+        refuse_another(folder, known, composer)
+        both = merged(known, trials)
+        sweep = _assembled(composer, config, sampler, folder=folder, trials=both, slots=slots, stop=stop)
+        for trial in both[len(known) :]:
             folder.save(trial)
-        sweep = _assembled(composer, config, sampler, folder=folder, trials=asked, slots=slots, stop=stop)
+        record_command(folder, composer, config)
         if sampler == GRID:
             identities = {trial.identity for trial in trials}
             sweep.left_alone |= {trial.number for trial in known if trial.identity not in identities}
@@ -106,6 +104,7 @@ def run_batch(composer: Composer, jobs: Sequence[list[str]], first_number: int) 
                 raise OutputError(f"{folder.run_dir(trial)} already holds another trial; choose another sweep.dir")
             asked[number] = before or trial
             folder.save(asked[number])
+        record_command(folder, composer, config)
         sweep = _assembled(
             composer, config, GRID, folder=folder, trials=asked, slots=slots_for(base, len(asked)), stop=stop
         )
@@ -137,7 +136,7 @@ def _checked_search(composer: Composer, config: SweepConfig) -> Config:
 
 def _need_optuna() -> None:
     if importlib.util.find_spec("optuna") is None:
-        raise LaunchError(
+        raise MissingPackageError(
             "searches and sweep.pruner need Optuna, which is not installed: pip install 'runner[sweep]'; a grid "
             "(hydra/sweeper=grid sweep.pruner=none) needs it not"
         )
@@ -145,54 +144,10 @@ def _need_optuna() -> None:
 
 def _check_surroundings(base: Config, axes: Sequence[Axis], path: Path) -> None:
     """What would fail all trials: the folder, and the data where no key of it varies."""
-    check_writable(path)
+    check_writable(path, key="output_dir" if base.sweep.dir is None else "sweep.dir")
     if any(axis.key.split(".")[0] in ("data", "experiment") for axis in axes):
         return
     open_splits(resolve_paths(base.data), base.seed, global_batch_size=base.data.batch_size)
-
-
-@contextmanager
-def opened(composer: Composer, config: SweepConfig, path: Path) -> Iterator[SweepFolder]:
-    """Hold the folder of a sweep: a new one, or one that goes on.
-
-    Raises:
-        OutputError: when another process holds it, or it is of something else; what was made here is gone then.
-    """
-    if not is_sweep(path) and (path / "0").exists():
-        raise OutputError(f"{path} already holds runs that are no trials of this kind; choose another sweep.dir")
-    is_new = not path.exists()
-    folder = SweepFolder(path)
-    try:
-        with folder.hold(), console.log_to_file(_log_of(folder)):
-            before = folder.record() if is_sweep(path) else {}
-            folder.begin(
-                {
-                    "start": before.get("start", timestamp()),
-                    "argv": sys.argv[1:],
-                    "cwd": str(Path.cwd()),
-                    "metrics": list(config.metrics),
-                    "directions": list(config.directions),
-                }
-            )
-            write_atomic(path / "multirun.yaml", OmegaConf.to_yaml(composer.master))
-            yield folder
-    except RunnerError:
-        if is_new and not any((path / "trials").glob("*.json")):
-            shutil.rmtree(path, ignore_errors=True)  # Nothing of the sweep has begun.
-        raise
-
-
-def _log_of(folder: SweepFolder) -> Path:
-    (folder.path / "logs").mkdir(exist_ok=True)
-    return folder.path / "logs" / "sweep.log"
-
-
-def merged(known: Sequence[Trial], asked: Sequence[Trial]) -> list[Trial]:
-    """The known trials, then those of the others that are new, with the numbers that follow."""
-    identities = {trial.identity for trial in known}
-    new = [trial for trial in asked if trial.identity not in identities]
-    first = max((trial.number for trial in known), default=-1) + 1
-    return [*known, *(Trial(**{**vars(trial), "number": first + at}) for at, trial in enumerate(new))]
 
 
 def _assembled(
@@ -205,6 +160,7 @@ def _assembled(
     slots: Sequence[Slot],
     stop: StopRequest,
 ) -> Sweep:
+    adopt(folder, trials)
     search = None
     if sampler != GRID or config.pruner != "none":
         from runner.sweep.study import Search  # noqa: PLC0415 - Optuna, only where it has something to do

@@ -18,7 +18,7 @@ from runner.refusal import override_behind, plain, translate, unknown_option
 from runner.schema import Config
 from runner.schema.judge import judge
 from runner.schema.sweep import SweepConfig
-from runner.sweep.axes import Axis, bounds
+from runner.sweep.axes import Axis, bounds, element_of
 from runner.sweep.folder import Trial
 from runner.sweep.identity import identity_of
 
@@ -55,6 +55,18 @@ class Composer:
         """What Hydra is given for a trial with these values."""
         elements = {axis.key: axis.override for axis in self.axes}
         return [*self.shared, *(f"{elements[key]}={value}" for key, value in values.items())]
+
+    def again(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """The config of a trial of an earlier start, with all but its values as it is typed now.
+
+        Raises:
+            ConfigError: where they do not fit.
+        """
+        elements = {axis.key: axis.override for axis in self.axes}
+        shared = [item for item in self.shared if plain(item).partition("=")[0] not in values]
+        own = [f"{elements.get(key, element_of(key))}={value}" for key, value in values.items()]
+        config, _ = self._config([*shared, *own])
+        return config.model_dump(mode="json")
 
     def typed(self, number: int, overrides: list[str], shared: Collection[str]) -> Trial:
         """The trial of overrides that another sweeper has made up; what is not shared by all is what varies.

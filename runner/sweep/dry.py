@@ -9,8 +9,8 @@ from optuna.storages import InMemoryStorage
 
 from runner.schema.sweep import SweepConfig
 from runner.sweep.axes import Axis
+from runner.sweep.parameters import proposed_values, starting_points
 from runner.sweep.samplers import SamplerName, SeededSampler
-from runner.sweep.study import proposed_values, starting_points
 
 
 def first_proposals(

@@ -21,6 +21,8 @@ from typing import Any
 from runner.errors import OutputError
 from runner.files import named_write_errors, write_json
 
+WRITTEN_FILES = ("leaderboard.csv", "leaderboard.json", "best.yaml", "journal.log", "trials")
+"""What a sweep writes into its folder, besides what Hydra writes too."""
 _FORMAT = 1
 
 
@@ -117,6 +119,15 @@ class SweepFolder:
                     f"{self.path}: another process is working on this sweep; wait for it, stop it, or choose another "
                     "sweep.dir"
                 ) from error
+            yield
+
+    @contextmanager
+    def hold_leaderboard(self) -> Iterator[None]:
+        """Wait until nobody else reads the trials to write the leaderboard: whoever writes last knows of all."""
+        with named_write_errors(self.path):
+            file = (self.path / ".leaderboard.lock").open("ab")
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 

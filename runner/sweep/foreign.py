@@ -30,6 +30,7 @@ def run_foreign(sweep: Sweep, launcher: Launcher, batch_size: int) -> Leaderboar
     """
     with console.live_view() as view:
         table = SweepTable(view, batch_size)
+        sweep.tell_known()
         while batch := sweep.next_batch(batch_size):
             # Hydra numbers the jobs of a batch one after the other, and so names their folders.
             for group in _consecutive(batch):

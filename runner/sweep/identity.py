@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.schema import Config
@@ -37,13 +38,19 @@ def identity_of(config: Config, varied: Iterable[str] = ()) -> str:
         config: complete and checked.
         varied: keys that the sweep varies; they count whatever they are, since somebody wants to compare them.
     """
-    values = config.model_dump(mode="json")
+    values = what_counts(config.model_dump(mode="json"), varied)
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def what_counts(config: Mapping[str, Any], varied: Iterable[str] = ()) -> dict[str, Any]:
+    """The values of a config that count for :func:`identity_of`."""
+    values = copy.deepcopy(dict(config))
     kept = set(varied)
     for key in _WITHOUT_EFFECT:
         if not any(name == key or name.startswith(f"{key}.") for name in kept):
             _forget(values, key)
-    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return values
 
 
 def _forget(values: dict[str, Any], key: str) -> None:

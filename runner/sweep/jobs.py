@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
 from runner.errors import LaunchError
+from runner.sweep.folder import SweepFolder, Trial
 
+JOB_FILE = Path("logs", "trial.job.json")
 _SECONDS_TO_ANSWER = 60
+
+
+def adopt(folder: SweepFolder, trials: Iterable[Trial]) -> None:
+    """Take up the jobs that were submitted just before the sweep was killed, and so are not in its records."""
+    for trial in trials:
+        file = folder.run_dir(trial) / JOB_FILE
+        if trial.job_id is None and file.is_file():
+            trial.job_id = json.loads(file.read_text(encoding="utf-8"))["job_id"]
+            folder.save(trial)
 
 
 def queued(job_ids: Collection[str]) -> set[str]:

@@ -74,6 +74,17 @@ def read_leaderboard(
     return Leaderboard(metrics=tuple(metrics), directions=tuple(directions), places=tuple(places))
 
 
+def refresh(folder: SweepFolder) -> None:
+    """Read how far all trials are and write the leaderboard, as a job does that has trained one of them.
+
+    Raises:
+        OutputError: when it is no folder of a sweep, a damaged one, or can't be written.
+    """
+    record = folder.record()
+    with folder.hold_leaderboard():
+        write_leaderboard(folder, read_leaderboard(folder, folder.trials(), record["metrics"], record["directions"]))
+
+
 def write_leaderboard(folder: SweepFolder, board: Leaderboard) -> None:
     """Write leaderboard.csv and .json, and best.yaml once there is a best trial."""
     rows = [_row(place, board, folder) for place in board.places]

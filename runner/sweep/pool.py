@@ -16,8 +16,9 @@ from typing import Any
 from runner.errors import EXIT_DONE, EXIT_STOPPED
 from runner.files import named_write_errors
 from runner.sweep.folder import SweepFolder, Trial
+from runner.sweep.jobs import JOB_FILE
 from runner.sweep.slots import Slot
-from runner.sweep.trial import ERROR_FILE, JOB_FILE, LOG_FILE
+from runner.sweep.trial import ERROR_FILE, LOG_FILE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,8 +86,7 @@ class Sweep:
         with ExitStack() as stack:
             stack.enter_context(self.pool.killed_in_the_end())
             table = SweepTable(stack.enter_context(console.live_view()), _NUM_TABLE_ROWS)
-            for trial in self.trials:
-                self._tell(trial)
+            self.tell_known()
             shown_at = -_SECONDS_BETWEEN_TABLES
             while self._advance(table):
                 if time.monotonic() - shown_at >= _SECONDS_BETWEEN_TABLES:
@@ -99,6 +98,12 @@ class Sweep:
     def leaderboard(self) -> Leaderboard:
         """How far all trials are."""
         return read_leaderboard(self.folder, self.trials, self.config.metrics, self.config.directions)
+
+    def _written_leaderboard(self) -> Leaderboard:
+        with self.folder.hold_leaderboard():
+            board = self.leaderboard()
+            write_leaderboard(self.folder, board)
+        return board
 
     def _advance(self, table: SweepTable) -> bool:
         """Look after what has ended, start what there is room for; returns whether there is more to do."""
@@ -114,6 +119,11 @@ class Sweep:
             else:
                 self._start(trial, table)
         return bool(self.pool.running) or self.is_waiting
+
+    def tell_known(self) -> None:
+        """Tell the search of the trials that have ended while nobody could."""
+        for trial in self.trials:
+            self._tell(trial)
 
     def next_batch(self, size: int) -> list[Trial]:
         """Up to so many trials that are to be started now; empty at the end."""
@@ -202,9 +212,7 @@ class Sweep:
             self.folder.save(trial)
         outcome = self._outcome(trial)
         self._tell(trial)
-        board = self.leaderboard()
-        write_leaderboard(self.folder, board)
-        table.ended(outcome, board)
+        table.ended(outcome, self._written_leaderboard())
         if outcome.status == "failed":
             if self._needs_training(outcome):
                 self.left_alone.discard(trial.number)
@@ -243,11 +251,10 @@ class Sweep:
             StoppedOnRequest: when it was stopped.
             TrialsFailedError: when any trial has failed.
         """
-        board = self.leaderboard()
-        write_leaderboard(self.folder, board)
+        board = self._written_leaderboard()
         for line in _conclusion(board, self.folder):
             LOGGER.info("%s", line)
-        go_on = f"python -m runner resume {shlex.quote(f'run={self.folder.path}')}"
+        go_on = _command_to_go_on(self.folder)
         if self.stop.received is not None or (self.is_interrupted and not self.is_ending):
             how = f"the sweep was stopped on {self.stop.received}" if self.stop.received else "a trial was stopped"
             raise StoppedOnRequest(f"{how}; go on with {go_on}")
@@ -265,11 +272,17 @@ def _as(outcome: Outcome, same: Trial) -> Outcome:
     return Outcome(**{**vars(outcome), "trial": same})
 
 
+def _command_to_go_on(folder: SweepFolder) -> str:
+    return f"python -m runner resume {shlex.quote(f'run={folder.path}')}"
+
+
 def _conclusion(board: Leaderboard, folder: SweepFolder) -> Iterator[str]:
     counts: dict[str, int] = {}
     for place in board.places:
         counts[place.outcome.status] = counts.get(place.outcome.status, 0) + 1
     yield f"trials      {', '.join(f'{number} {status}' for status, number in counts.items())}"
+    if counts.get("waiting"):
+        yield f"go on with  {_command_to_go_on(folder)}"
     if board.best is not None:
         values = zip(board.metrics, board.best.values or (), strict=True)
         told = ", ".join(f"{name} = {value:.4f}" for name, value in values)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, assert_never
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-SamplerName = Literal["random", "tpe", "nsga2"]
+SamplerName = Literal["random", "tpe", "gp", "nsga2"]
 
 
 class SeededSampler(BaseSampler):
@@ -68,6 +68,8 @@ class SeededSampler(BaseSampler):
                 return RandomSampler(seed)
             case "tpe":
                 return TPESampler(seed=seed, constant_liar=True)
+            case "gp":
+                return GPSampler(seed=seed)
             case "nsga2":
                 return NSGAIISampler(seed=seed)
             case _:

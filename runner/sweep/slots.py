@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from joblib import cpu_count  # type: ignore[import-untyped]
 
+from runner.console import LOGGER
 from runner.errors import LaunchError
 from runner.plan.mode import count_gpus
 from runner.schema import Config
@@ -52,7 +53,9 @@ def slots_for(
         most = num_gpus // procs if num_gpus else cores // (procs * max(threads, 1))
         parallel = max(1, min(most, num_trials))
     else:
-        parallel = config.sweep.parallel
+        parallel = min(config.sweep.parallel, num_trials)
+        if not num_gpus and parallel * procs > cores:
+            LOGGER.warning("%d trials of %d processes at once share %d cores (sweep.parallel)", parallel, procs, cores)
     if num_gpus and parallel * procs > num_gpus:
         raise LaunchError(
             f"sweep.parallel = {parallel} trials of {procs} processes need {parallel * procs} GPUs, but there are "

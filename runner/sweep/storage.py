@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -14,11 +16,11 @@ from optuna.storages import BaseStorage, JournalStorage, get_storage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, OutputError, Problem
 from runner.schema.sweep import SweepConfig
 from runner.sweep.folder import SweepFolder
 
-STORAGE_ERRORS = (StorageInternalError, OSError)
+STORAGE_ERRORS = (StorageInternalError, OSError, OutputError)
 _NAME_IN_OWN_FILE = "sweep"
 _LINE_END = b"\n"
 
@@ -47,6 +49,37 @@ class JournalLock(JournalFileOpenLock):
         self._descriptor = None
 
 
+class Journal(JournalFileBackend):
+    """Optuna's file of one record per line; whoever reads it learns where it is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), lock_obj=JournalLock(path))
+        self._path = path
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        """The records from this one on.
+
+        Raises:
+            OutputError: when a line is no record.
+        """
+        number = log_number_from
+        try:
+            for log in super().read_logs(log_number_from):
+                yield _checked(log)
+                number += 1
+        except ValueError as error:
+            raise OutputError(
+                f"{self._path} is damaged in line {number + 1}: {error}; move it away and go on: what the trials have "
+                "reached stands in their folders, and the search is put together again from there"
+            ) from error
+
+
+def _checked(log: object) -> dict[str, Any]:
+    if not isinstance(log, dict):
+        raise ValueError("it holds no record")  # noqa: TRY004 - damage, as lines that are no JSON
+    return log
+
+
 def _mend(journal: Path) -> None:
     if not journal.is_file():
         return
@@ -67,8 +100,7 @@ def open_storage(sweep: SweepConfig, folder: SweepFolder) -> BaseStorage:
         ConfigError: when the address can't be opened.
     """
     if sweep.storage is None:
-        backend = JournalFileBackend(str(folder.journal), lock_obj=JournalLock(folder.journal))
-        return JournalStorage(backend)
+        return JournalStorage(Journal(folder.journal))
     try:
         return get_storage(sweep.storage)
     except Exception as error:  # of the database's driver, whichever it is

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import assert_never
 
 from optuna.pruners import NopPruner
 from optuna.samplers import RandomSampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from optuna.trial import Trial as StudyTrial
 
-from runner.errors import ConfigError, Problem
 from runner.schema.sweep import SweepConfig
-from runner.sweep.axes import Axis, Bell, Between, Choices, as_typed
+from runner.sweep.axes import Axis
 from runner.sweep.folder import SweepFolder, Trial
 from runner.sweep.outcome import Outcome, epochs_of, value_of
+from runner.sweep.parameters import (
+    known_parameters,
+    proposed_values,
+    refuse_other_space,
+    starting_points,
+)
 from runner.sweep.pruners import build_pruner
 from runner.sweep.samplers import SamplerName, SeededSampler
 from runner.sweep.storage import open_storage, open_study, study_name
 
 _OWNER = "sweep"  # attribute of a trial in a study that several sweeps share
 _FIXED = "fixed_params"  # where Optuna keeps the values of a starting point
-_SMALLEST_QUANTILE = 1e-6
 
 
 class Search:
@@ -47,9 +50,11 @@ class Search:
         """Put the study in order before the first proposal: after a kill there may be trials without a record.
 
         Raises:
-            ConfigError: a starting point that does not fit the space.
+            ConfigError: a starting point that does not fit the space, or a space that does not fit what is known.
         """
         points = starting_points(self.sweep, self.axes)
+        for known in self.study.get_trials(deepcopy=False):
+            refuse_other_space(known.distributions, self.axes)
         recorded = {trial.study_number for trial in trials}
         for known in self.study.get_trials(deepcopy=False):
             is_own = not self.is_shared or known.user_attrs.get(_OWNER) == str(self.folder.path)
@@ -57,6 +62,9 @@ class Search:
                 self.study.tell(known.number, state=TrialState.FAIL)
                 if _FIXED in known.system_attrs:
                     self.study.enqueue_trial(known.system_attrs[_FIXED], user_attrs=known.user_attrs)
+        for trial in trials:
+            if trial.study_number is not None and trial.study_number >= len(self.study.get_trials(deepcopy=False)):
+                self._enter_again(trial)
         known_points = [known.user_attrs.get("point") for known in self.study.get_trials(deepcopy=False)]
         for number, point in enumerate(points):
             if number not in known_points:
@@ -89,6 +97,20 @@ class Search:
         """Give a trial that was not proposed here a place in the study, for a policy to compare it; returns it."""
         return self._ask(number).number
 
+    def _enter_again(self, trial: Trial) -> None:
+        """Give a trial that the storage has lost its place in the study; how it ended will be told anew."""
+        parameters, distributions = known_parameters(trial.values, self.axes)
+        known = create_trial(
+            state=TrialState.RUNNING,
+            params=parameters,
+            distributions=distributions,
+            user_attrs={_OWNER: str(self.folder.path)},
+        )
+        study_id = self.storage.get_study_id_from_name(self.study.study_name)
+        trial_id = self.storage.create_new_trial(study_id, template_trial=known)
+        trial.study_number = self.storage.get_trial_number_from_id(trial_id)
+        self.folder.save(trial)
+
     def _ask(self, number: int) -> StudyTrial:
         """A new trial of the study."""
         if isinstance(self.sampler, SeededSampler):
@@ -105,7 +127,7 @@ class Search:
         known = self._frozen(number)
         if known.state.is_finished():
             return
-        if outcome.status == "failed":
+        if outcome.status == "failed" or (outcome.status == "completed" and outcome.values is None):
             self.study.tell(number, state=TrialState.FAIL)
             return
         if len(self.sweep.metrics) == 1:
@@ -130,23 +152,6 @@ class Search:
         for epoch, value in values.items():
             if epoch not in known.intermediate_values:
                 self.storage.set_trial_intermediate_value(trial_id, epoch, value)
-
-
-def starting_points(sweep: SweepConfig, axes: Sequence[Axis]) -> list[dict[str, object]]:
-    """The starting points as Optuna knows them.
-
-    Raises:
-        ConfigError: one that does not fit the space.
-    """
-    by_key = {axis.key: axis for axis in axes}
-    found = []
-    for number, point in enumerate(sweep.starting_points):
-        unknown = [key for key in point if key not in by_key]
-        if unknown:
-            message = f"{unknown[0]!r} does not vary in this sweep; there are {', '.join(by_key)}"
-            raise ConfigError([Problem(key=f"sweep.starting_points.{number}", message=message)])
-        found.append({key: _parameter(by_key[key], value, number) for key, value in point.items()})
-    return found
 
 
 class Judgement:
@@ -180,65 +185,3 @@ class Judgement:
         if trial.state.is_finished() or not self._pruner.prune(self._study, trial):
             return None
         return f"{self._policy}: {self.metric} = {trial.intermediate_values[epoch]:.4g}"
-
-
-def proposed_values(trial: StudyTrial, axes: Sequence[Axis]) -> dict[str, str]:
-    """What the study proposes for each axis that applies, as it would be typed."""
-    chosen: dict[str, str] = {}
-    for axis in axes:
-        if axis.applies(chosen):
-            chosen[axis.key] = _suggested(trial, axis)
-    return chosen
-
-
-def _suggested(trial: StudyTrial, axis: Axis) -> str:
-    match axis.values:
-        case Choices(values=values):
-            return str(trial.suggest_categorical(axis.key, values))
-        case Between(low=low, high=high, is_whole=True):
-            return str(trial.suggest_int(axis.key, int(low), int(high), log=axis.values.is_log))
-        case Between(low=low, high=high):
-            return as_typed(axis.values.rounded(trial.suggest_float(axis.key, low, high, log=axis.values.is_log)))
-        case Bell():
-            # Optuna knows no bell curve: it searches the share of values below.
-            return as_typed(axis.values.at(trial.suggest_float(axis.key, _SMALLEST_QUANTILE, 1 - _SMALLEST_QUANTILE)))
-        case _:
-            assert_never(axis.values)
-
-
-def _parameter(axis: Axis, value: object, point: int) -> object:
-    """A value of the user's as Optuna knows it.
-
-    Raises:
-        ConfigError: when it is none of the axis' values.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    match axis.values:
-        case Choices(values=values):
-            typed = as_typed(value) if value is None or isinstance(value, bool | int | float | str) else str(value)
-            found = [choice for choice in values if choice == typed or _same_number(choice, value)]
-            if found:
-                return found[0]
-            message = f"must be one of {', '.join(values)}"
-        case Between(low=low, high=high, is_whole=is_whole):
-            if is_number and low <= float(str(value)) <= high:
-                return int(float(str(value))) if is_whole else float(str(value))
-            message = f"must be a number from {low:g} to {high:g}"
-        case Bell():
-            if is_number:
-                quantile = axis.values.share_below(float(str(value)))
-                return min(max(quantile, _SMALLEST_QUANTILE), 1 - _SMALLEST_QUANTILE)
-            message = "must be a number"
-        case _:
-            assert_never(axis.values)
-    key = f"sweep.starting_points.{point}.{axis.key}"
-    raise ConfigError([Problem(key=key, value=value, has_value=True, message=message)])
-
-
-def _same_number(typed: str, value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return float(typed) == value
-    except ValueError:
-        return False

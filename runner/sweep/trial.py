@@ -17,9 +17,9 @@ from runner.preflight import preflight
 from runner.schema.judge import judge
 from runner.stop import StopRequest
 from runner.sweep.folder import SweepFolder, Trial, load_trial
+from runner.sweep.jobs import JOB_FILE
 
 ERROR_FILE = Path("logs", "trial.error.json")
-JOB_FILE = Path("logs", "trial.job.json")
 LOG_FILE = Path("logs", "trial.log")
 
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import memory  # noqa: E402 - the benchmarks are scripts, not a package
 import side_by_side  # noqa: E402
+import sweep_kills  # noqa: E402
 import table  # noqa: E402
 import trainers  # noqa: E402
 from photographs import make_photographs  # noqa: E402
@@ -114,6 +115,30 @@ def test_a_goal_is_judged_in_its_direction_and_a_missing_one_is_not():
     assert rows["| a config error"] == "| a config error | ≤ 0.6 s | not measured |  |"
     gloo = next(row for name, row in rows.items() if "batch 64" in name)
     assert gloo.endswith("| ≥ 90.0% | 93.0% | yes |")
+
+
+def test_searches_are_shown_with_what_became_of_their_trials():
+    found = {"status": {"completed": 18, "pruned": 12}, "epochs": 130, "seconds": 301.4, "best": 0.875, "command": "c"}
+    machine = {"processor": "P", "cores": 2, "versions": {"torch": "2.15.0"}}
+    result = {"work": "w", "date": "2026-11-20T12:00:00", "machine": machine, "load": 0.1}
+    page = table.page({"sweep_pruning": {**result, "searches": {"median policy": found}}})
+    assert "| median policy | 18 completed, 12 pruned | 130 | 301 | 87.50% |" in page
+    assert "- median policy: `c`" in page
+
+
+def test_the_sweep_that_is_killed_has_each_of_its_failures_and_its_kills_in_order():
+    varied = dict(item.split("=", 1) for item in sweep_kills.grid())
+    assert varied["model.name"].split(",").index("crashing") == sweep_kills.CRASHES
+    assert varied["data.image_size"].split(",").index("1024") == sweep_kills.NEEDS_MEMORY
+    assert {len(values.split(",")) for key, values in varied.items() if key != "sweep.zip"} == {sweep_kills.NUM_TRIALS}
+    kills = sweep_kills.moments(5)
+    assert kills == sweep_kills.moments(5)
+    assert len({kill.finished_trials for kill in kills}) == 5
+    good = table.read_results()["sweep_kills"]
+    sweep_kills.check(good)
+    for wrong in ({"finished_trials_that_ran_again": ["4"]}, {"exit_code": 0}, {"status": {}}):
+        with pytest.raises(AssertionError):
+            sweep_kills.check({**good, **wrong})
 
 
 def test_the_page_agrees_with_the_recorded_results():

@@ -52,3 +52,14 @@ def test_gpus_are_divided():
 def test_more_trials_than_gpus_are_refused():
     with pytest.raises(LaunchError, match=r"need 6 GPUs, but there are 4; set sweep\.parallel=2"):
         slots("sweep.parallel=3", "dist.procs_per_node=2", gpus=4)
+
+
+def test_no_more_slots_than_trials_so_that_each_gets_more():
+    assert slots("sweep.parallel=8", trials=2) == [{"LOKY_MAX_CPU_COUNT": "4", "OMP_NUM_THREADS": "4"}] * 2
+    assert len(slots("sweep.parallel=8", trials=2, gpus=2)) == 2
+
+
+def test_more_processes_than_cores_are_told(caplog):
+    with caplog.at_level("WARNING", logger="runner"):
+        assert len(slots("sweep.parallel=3", "dist.procs_per_node=2", cores=4)) == 3
+    assert "3 trials of 2 processes at once share 4 cores" in caplog.text

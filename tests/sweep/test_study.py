@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from optuna.trial import TrialState
 
-from runner.errors import ConfigError
+from runner.errors import ConfigError, OutputError
 from runner.library import load_config
 from runner.sweep.axes import Axis, Bell, Between, Choices
 from runner.sweep.folder import SweepFolder
 from runner.sweep.outcome import outcome_of
+from runner.sweep.parameters import known_parameters
 from runner.sweep.samplers import SeededSampler
 from runner.sweep.storage import JournalLock
 from runner.sweep.study import Judgement, Search
@@ -60,7 +61,7 @@ def test_the_same_seed_proposes_the_same_and_another_seed_others(folder, another
     assert len({tuple(values.items()) for values in expected}) == 6
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+@pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "nsga2"])
 def test_a_search_that_was_killed_at_any_moment_proposes_what_it_would_have(sampler, folder, another, base_config):
     def told(found: Search, number: int, study_number: int, values: dict[str, str]) -> None:
         found.study.tell(study_number, float(values["optimizer.lr"]))
@@ -168,6 +169,64 @@ def test_a_line_that_a_power_cut_left_half_written_is_taken_away(folder):
     assert again.study.trials[0].params == found.study.trials[0].params
     assert before[0] == 0
     assert folder.journal.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("damage", [b'{"op', b"3", b"\xff\xfe\x00x"])
+def test_a_damaged_journal_is_named_with_the_line(folder, damage):
+    search(folder).propose(0)
+    lines = folder.journal.read_bytes().splitlines()
+    folder.journal.write_bytes(b"\n".join([*lines[:2], damage, *lines[3:], b""]))
+    with pytest.raises(OutputError, match=r"journal\.log is damaged in line 3: .*; move it away and go on"):
+        search(folder)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", None])
+def test_a_lost_journal_is_put_together_again_from_the_trials(folder, add_trial, sampler):
+    begun = search(folder, sampler=sampler, axes=AXES[:4])
+    trials = []
+    for number, epochs in enumerate(([0.3, 0.6], [0.1])):
+        study_number, values = (begun.enter(number), {}) if sampler is None else begun.propose(number)
+        trials.append(add_trial(values, epochs, "pruned" if number else "completed", study_number=study_number))
+    expected = [trial.params for trial in begun.study.trials]
+    folder.journal.rename(folder.path / "damaged.log")
+    again = search(folder, sampler=sampler, axes=AXES[:4])
+    again.prepare(trials)
+    for trial in trials:
+        again.tell(outcome_of(trial, folder, ("val_top1",), ("maximize",)))
+    assert [trial.state for trial in again.study.trials] == [TrialState.COMPLETE, TrialState.PRUNED]
+    assert [trial.study_number for trial in folder.trials()] == [0, 1]
+    assert again.study.best_value == 0.6
+    for before, after in zip(expected, (trial.params for trial in again.study.trials), strict=True):
+        assert after.keys() == before.keys()
+        assert after.get("optimizer.lr") == pytest.approx(before.get("optimizer.lr"))
+
+
+def test_values_of_a_lost_journal_are_read_as_they_were_written():
+    values = {"optimizer": "sgd", "optimizer.lr": "5e-05", "seed": "3", "data.batch_size": "16"}
+    axes = [AXES[0], Axis(key="optimizer.lr", override="", values=Between(low=1e-6, high=1, is_log=True)), *AXES[2:4]]
+    parameters, distributions = known_parameters(values, axes)
+    assert parameters == {"optimizer": "sgd", "optimizer.lr": 5e-05, "data.batch_size": 16.0, "seed": 3}
+    assert parameters.keys() == distributions.keys()
+    assert "optimizer.lr" not in known_parameters(values, AXES)[0], "below the bound as it is now"
+
+
+def test_a_search_does_not_go_on_with_other_choices_or_another_kind_of_numbers(folder):
+    search(folder).propose(0)
+    other = [
+        Axis(key="optimizer", override="optimizer", values=Choices(values=("sgd", "lamb"))),
+        Axis(key="optimizer.lr", override="++optimizer.lr", values=Between(low=0.1, high=0.5, is_log=True)),
+        Axis(key="seed", override="++seed", values=Between(low=1, high=9)),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        search(folder, axes=other).prepare([])
+    assert [problem.key for problem in caught.value.problems] == ["optimizer", "seed"]
+
+
+def test_a_completed_trial_without_a_value_ends_no_search(folder, add_trial):
+    found = search(folder, axes=AXES[1:2])
+    trial = add_trial({"optimizer.lr": "0.1"}, [], "completed", study_number=found.propose(0)[0])
+    found.tell(outcome_of(trial, folder, ("val_top1",), ("maximize",)))
+    assert [known.state for known in found.study.trials] == [TrialState.FAIL]
 
 
 def test_the_lock_of_the_journal_is_free_after_its_holder(folder):

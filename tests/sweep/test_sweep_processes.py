@@ -28,6 +28,7 @@ def start(tmp_path: Path, *argv: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,  # a process group of its own, as a shell gives it
     )
 
 
@@ -99,14 +100,15 @@ def _hparams(folder: Path) -> set[str]:
 
 
 def test_a_stopped_sweep_saves_its_trials_and_says_how_to_go_on(tmp_path, tiny):
+    """By Ctrl-C, which a terminal sends to all of its foreground group; a scheduler's SIGTERM does the same."""
     endless = ("optimizer.lr=0.01,0.02", "trainer.epochs=100000", "trainer.patience=null", "trainer.print_every=1")
     sweep = start(tmp_path, "-m", *tiny(*SWEEP, *endless))
     wait_for(sweep, "trial 0  starts")
     wait_until((tmp_path / "mine" / "0" / "metrics.jsonl").is_file)
-    sweep.send_signal(signal.SIGTERM)
+    os.killpg(sweep.pid, signal.SIGINT)
     told, _ = sweep.communicate(timeout=120)
     assert sweep.returncode == 75, told
-    assert "StoppedOnRequest: the sweep was stopped on SIGTERM; go on with python -m runner resume" in told
+    assert "StoppedOnRequest: the sweep was stopped on SIGINT; go on with python -m runner resume" in told
     assert run_json(tmp_path / "mine", 0)["status"] == "stopped"
     assert not (tmp_path / "mine" / "1").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -9,7 +10,14 @@ import pytest
 
 from runner.commands.resume import run as resume
 from runner.compose import Job, compose_jobs
-from runner.errors import ConfigError, InvalidDatasetError, OutputError, RunnerError, TrialsFailedError
+from runner.errors import (
+    ConfigError,
+    InvalidDatasetError,
+    MissingPackageError,
+    OutputError,
+    RunnerError,
+    TrialsFailedError,
+)
 from runner.sweep.folder import SweepFolder
 
 IN_PROCESS = ("-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine")
@@ -167,6 +175,17 @@ def test_all_mistakes_of_all_trials_are_told_before_any_is_trained(trainings, tm
 )
 def test_a_refusal_leaves_nothing_behind(trainings, tmp_path, overrides, message):
     assert message in refused(trainings, *overrides)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "overrides", [("hydra/sweeper=random", "optimizer.lr=interval(0.1,1)"), ("sweep.pruner=median",)]
+)
+def test_a_missing_package_is_named_before_anything_is_made(trainings, tmp_path, monkeypatch, overrides):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "optuna" else there(name, *_))
+    told = refused(trainings, *overrides, kind=MissingPackageError)
+    assert "need Optuna" in told and "pip install 'runner[sweep]'" in told
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,114 @@
+"""Which folders a sweep takes up: new ones, and those of the same experiment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.commands.resume import run as resume
+from runner.compose import Job, compose_jobs
+from runner.errors import OutputError
+from runner.sweep.folder import SweepFolder
+
+BEGUN = ("optimizer.lr=0.1,0.2", "trainer.epochs=3")
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    """Carries out a sweep in the folder `mine`, whose trials are played; returns the rates that were trained."""
+    monkeypatch.chdir(tmp_path)
+    trained: list[float] = []
+
+    def play(job: Job) -> float:
+        assert job.folder is not None
+        trained.append(job.config.optimizer.lr)
+        row = {"epoch": 1, "val_top1": job.config.optimizer.lr, "val_loss": 1.0, "epoch_seconds": 1.0}
+        (job.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        (job.folder / "run.json").write_text(json.dumps({"status": "completed", "attempts": 1}))
+        return 1.0
+
+    def carry_out(*overrides: str) -> list[float]:
+        trained.clear()
+        compose_jobs(["-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine", *overrides], "train", play)
+        return list(trained)
+
+    monkeypatch.setattr("runner.commands.resume.train_job_of_sweep", play)
+    return carry_out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("optimizer.lr=0.1,0.2", "trainer.epochs=5"), r"\(optimizer.lr=0.1\) would change in trainer.epochs 3 → 5;"),
+        (("seed=1,2", "trainer.epochs=4"), "trainer.epochs 3 → 4"),
+        ((*BEGUN, "model=resnet34"), "model.name resnet18 → resnet34"),
+        (("hydra/sweeper=random", "optimizer.lr=interval(0.1,1)", "trainer.epochs=4"), "trainer.epochs 3 → 4"),
+        ((*BEGUN, "optimizer=adamw", "schedule=cosine", "data.image_size=64"), "and [0-9]+ more; choose another sweep"),
+    ],
+)
+def test_the_folder_of_another_experiment_is_refused_and_stays_as_it_was(sweep, tmp_path, overrides, told):
+    assert sweep(*BEGUN) == [0.1, 0.2]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".log"}
+    with pytest.raises(OutputError, match=told):
+        sweep(*overrides)
+    assert {path: path.read_bytes() for path in before} == before
+    assert resume([f"run={tmp_path}/mine"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "trained"),
+    [
+        (("trainer.epochs=3", "optimizer.lr=0.3,0.2"), [0.3]),
+        ((*BEGUN, "seed=1,2"), [0.1, 0.2]),
+        (("trainer.epochs=3", "optimizer.lr=0.1", "model=resnet18,resnet34"), [0.1]),
+        ((*BEGUN, "data.workers=3", "sweep.parallel=1", "sweep.metric=val_loss"), []),
+    ],
+)
+def test_more_values_and_more_keys_join(sweep, overrides, trained):
+    sweep(*BEGUN)
+    assert sweep(*overrides) == trained
+
+
+def test_a_group_may_be_fixed_after_it_has_varied(sweep):
+    sweep("model=resnet18,resnet34", "optimizer.lr=0.1")
+    assert sweep("model=resnet34", "optimizer.lr=0.1,0.2") == [0.2]
+
+
+def test_values_that_do_not_fit_what_is_typed_are_of_another_experiment(sweep):
+    sweep("optimizer.momentum=0.5,0.6")
+    with pytest.raises(OutputError, match=r"trial 0 does not fit what was typed: optimizer\.momentum"):
+        sweep("optimizer=adamw", "optimizer.lr=0.1,0.2")
+
+
+@pytest.mark.parametrize("name", ["leaderboard.csv", "best.yaml"])
+def test_nothing_of_the_user_is_overwritten(sweep, tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("of the user\n")
+    with pytest.raises(OutputError, match=f"is no folder of a sweep, but has {name}"):
+        sweep(*BEGUN)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [name]
+    assert (tmp_path / "mine" / name).read_text() == "of the user\n"
+
+
+def test_the_loser_of_two_that_begin_at_once_leaves_the_folder_to_the_other(sweep, tmp_path, monkeypatch):
+    """The other one makes the folder after this one has looked and found none."""
+    with SweepFolder(tmp_path / "mine").hold():
+        exists = Path.exists
+        monkeypatch.setattr(Path, "exists", lambda path: path.name != "mine" and exists(path))
+        with pytest.raises(OutputError, match="another process is working on this sweep"):
+            sweep(*BEGUN)
+        monkeypatch.undo()
+        assert (tmp_path / "mine" / ".lock").is_file()
+
+
+@pytest.mark.parametrize("place", ["a_file/mine", "/proc/mine"])
+def test_a_place_that_can_not_be_written_is_named_by_its_key(sweep, tmp_path, place):
+    (tmp_path / "a_file").touch()
+    with pytest.raises(OutputError, match=r"choose another with sweep\.dir=FOLDER"):
+        sweep(*BEGUN, f"sweep.dir={place}")
+
+
+def test_combinations_that_are_the_same_are_trained_once(sweep):
+    assert sweep("optimizer.lr=0.1,1e-1,0.2,0.1", "model=resnet18,resnet18") == [0.1, 0.2]
