@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torchvision.transforms import v2
 
 from runner.data.loader import TrainBatches
 from runner.data.synthetic import SyntheticSource
+from runner.data.transforms import pipeline_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="senders of signals are told apart on Linux only")
 
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="senders of sign
 PROGRAM = """
 import sys
 import numpy as np
-from torchvision.transforms import v2
 from runner.data.loader import TrainBatches
 from runner.data.synthetic import SyntheticSource
+from runner.data.transforms import pipeline_of
 source = SyntheticSource(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(10**6, np.int64))
-stream = TrainBatches(source, v2.Identity(), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
+stream = TrainBatches(source, pipeline_of(()).of, seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
                       workers=2, pin_memory=False).stream(0, 0, 1)
 next(stream)
 print("loading", flush=True)
@@ -39,7 +39,7 @@ def batches() -> TrainBatches:
     source = SyntheticSource(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(400, np.int64))
     return TrainBatches(
         source,
-        v2.Identity(),
+        pipeline_of(()).of,
         seed=1,
         batch_size=4,
         rank=0,
