@@ -309,6 +309,7 @@ def _recorded_and_explained_end(folder: RunFolder, splits: Splits, dist: DistCon
             report.explain_end(folder.path, splits)
         raise
     if dist.is_main:
+        dist.beat()  # to draw a report is no step, nor is it a stall
         report.explain_end(folder.path, splits)
 
 
