@@ -145,6 +145,12 @@ def _need_optuna() -> None:
 
 def _check_surroundings(base: Config, axes: Sequence[Axis], path: Path) -> None:
     """What would fail all trials: the folder, and the data where no key of it varies."""
+    if base.dist.nodes > 1 and base.dist.launcher != "submitted":
+        raise LaunchError(
+            f"a sweep of runs on dist.nodes = {base.dist.nodes} machines: each would carry out a sweep of its own. Add "
+            f"hydra/sweeper=basic hydra/launcher=basic and type the same on each, with one sweep.dir={path}: job after "
+            "job on all of them; or let SLURM find machines for each job: dist=slurm"
+        )
     check_writable(path)
     if any(axis.key.split(".")[0] in ("data", "experiment") for axis in axes):
         return
