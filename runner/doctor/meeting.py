@@ -10,8 +10,8 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from runner.doctor.findings import Finding
 from runner.errors import LaunchError
-from runner.launch.within import within
 from runner.schema.dist import DistConfig
+from runner.within import within
 
 _SECONDS_TO_ANSWER = 3.0
 

@@ -31,8 +31,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from runner.data.splits import Splits
 from runner.errors import LaunchError, RunnerError, named
-from runner.launch.within import within
 from runner.schema import Config
+from runner.within import within
 
 _MOST_SECONDS_TO_LEAVE = 10.0
 _SECONDS_TO_ANSWER = 5.0  # beyond the longest wait, for what waits to say so by itself

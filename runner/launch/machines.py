@@ -22,9 +22,9 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
 from runner.errors import LaunchError
-from runner.launch.within import within
 from runner.plan.mode import LaunchPlan
 from runner.schema import Config
+from runner.within import within
 
 _TRY_SECONDS = 2.0
 _POLL_SECONDS = 0.2

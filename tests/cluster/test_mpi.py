@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.cluster.conftest import SMALL, why_not
+from tests.cluster.conftest import why_not
 
 pytestmark = pytest.mark.cluster
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np")
@@ -22,7 +22,7 @@ needs_open_mpi, needs_mpich = (
     ],
 )
 def test_mpirun_trains_one_run(start, tiny, tmp_path, mpirun, number):
-    start((*mpirun, str(number)), tiny(*SMALL, "data.batch_size=4", "trainer.epochs=1"))
+    start((*mpirun, str(number)), tiny("data.batch_size=4", "trainer.epochs=1"))
     (record,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/run.json")]
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", number, "adopted")
     (log,) = tmp_path.glob("outputs/*/*/logs/rank_0.log")
