@@ -4,10 +4,12 @@ connections and says nothing, or a machine that is frozen, it waits for the answ
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 Value = TypeVar("Value")
+_TICK_SECONDS = 0.1
 
 
 def within(seconds: float, work: Callable[[], Value]) -> Value:
@@ -32,7 +34,10 @@ def within(seconds: float, work: Callable[[], Value]) -> Value:
 
     thread = threading.Thread(target=do, name="within", daemon=True)
     thread.start()
-    thread.join(seconds)
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < deadline:
+        # In short waits: a request to stop that another thread hands to this one is heard between them.
+        thread.join(_TICK_SECONDS)
     if errors:
         raise errors[0]
     if not values:
