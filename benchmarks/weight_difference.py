@@ -1,4 +1,5 @@
-"""What one epoch of 2 ranks × batch 8 learns beside one of 1 × 16: `python benchmarks/weight_difference.py [epochs]`.
+"""What one epoch of 2 ranks × batch 8 learns beside one of 1 × 16: `python benchmarks/weight_difference.py
+[--small] [--epochs 1]`.
 
 The same seed and images, on the digits; GroupNorm instead of BatchNorm, whose statistics would be those of a rank's own
 images. In exact arithmetic the weights were equal: what differs is the order in which gradients are summed. Records the
@@ -7,6 +8,7 @@ largest difference of any weight in benchmarks/results/weight_difference.json.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -40,16 +42,14 @@ def installed_net(site: Path) -> None:
     (info / "entry_points.txt").write_text("[runner.models]\ngroup_norm_net = net_without_batchnorm:net\n")
 
 
-def train(
-    place: Path, num_ranks: int, batch_size: int, epochs: int
-) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+def train(place: Path, num_ranks: int, batch_size: int, *more: str) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Weights and metrics after the last epoch."""
     overrides = [
         "model=custom",
         "model.name=group_norm_net",
         "data=digits",
         "data.workers=0",
-        f"trainer.epochs={epochs}",
+        *more,
     ]
     overrides += ["trainer.precision=fp32", "trainer.device=cpu", "optimizer.lr=0.05", "optimizer.lr_scaling=none"]
     overrides += [
@@ -68,21 +68,26 @@ def train(
 
 def main() -> None:
     """Train both and record how they differ."""
-    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="try it out; nothing is recorded")
+    parser.add_argument("--epochs", type=int, default=1)
+    options = parser.parse_args()
+    more = [f"trainer.epochs={options.epochs}", *(["trainer.max_steps=4"] if options.small else [])]
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         installed_net(place / "site")
-        (one, row_of_one), (two, row_of_two) = train(place, 1, 16, epochs), train(place, 2, 8, epochs)
+        (one, row_of_one), (two, row_of_two) = train(place, 1, 16, *more), train(place, 2, 8, *more)
     result = {
-        "epochs": epochs,
+        "epochs": options.epochs,
         "steps": row_of_one["step"],
         "largest_weight_difference": max((one[key] - two[key]).abs().max().item() for key in one),
         "largest_weight": max(value.abs().max().item() for value in one.values()),
         "one_rank_of_16": {key: row_of_one[key] for key in ("train_loss", "val_loss", "val_top1")},
         "two_ranks_of_8": {key: row_of_two[key] for key in ("train_loss", "val_loss", "val_top1")},
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    if not options.small:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 
 

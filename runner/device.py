@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from joblib import cpu_count  # type: ignore[import-untyped]
 
 from runner.errors import DeviceError
 
@@ -101,6 +102,21 @@ def _bf16_features_of_the_cpu() -> dict[str, bool]:
         "AMX": bool(torch.cpu._is_amx_tile_supported()),
         "AVX-512 bf16": bool(torch.cpu._is_avx512_bf16_supported()),
     }
+
+
+def choose_num_threads(num_sharing_cores: int) -> int:
+    """Threads with which a process computes on the CPU: its share of the cores, at least 1.
+
+    A process that has its cores to itself keeps torch's own choice, and so does one whose user has set OMP_NUM_THREADS.
+
+    Args:
+        num_sharing_cores: training processes that share the cores of this one, itself included.
+    """
+    own_choice = torch.get_num_threads()
+    if num_sharing_cores == 1 or "OMP_NUM_THREADS" in os.environ:
+        return own_choice
+    # Hyperthreads compute no faster together: torch counts cores. It overlooks the limits of a container.
+    return max(1, min(int(cpu_count()), own_choice) // num_sharing_cores)
 
 
 def set_determinism(*, deterministic: bool) -> None:

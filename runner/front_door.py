@@ -86,6 +86,17 @@ def _bare_words(argv: Sequence[str]) -> list[int]:
     return words
 
 
+def _flags_first(arguments: Sequence[str]) -> list[str]:
+    """Hydra's parser takes all overrides in a row; users put -m wherever they think of it."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    is_value = False
+    for word in arguments:
+        (flags if is_value or word.startswith("-") else overrides).append(word)
+        is_value = word in _FLAGS_WITH_VALUE and not is_value
+    return flags + overrides
+
+
 def _unknown(word: str) -> str:
     from runner.compose import group_options  # noqa: PLC0415 - only the unlucky pay for it
     from runner.schema.judge import known_keys  # noqa: PLC0415
@@ -136,5 +147,5 @@ def run(argv: Sequence[str]) -> int:
         return EXIT_DONE
     console.set_up()
     module = importlib.import_module(f"runner.commands.{command.replace(' ', '_')}")
-    exit_code: int = module.run(arguments)
+    exit_code: int = module.run(_flags_first(arguments))
     return exit_code

@@ -4,7 +4,7 @@ import yaml
 
 from runner import device
 from runner.compose import CONF_DIR
-from runner.device import choose_device, choose_memory_format, choose_precision
+from runner.device import choose_device, choose_memory_format, choose_num_threads, choose_precision
 from runner.errors import DeviceError
 from runner.schema.trainer import TrainerConfig
 
@@ -66,3 +66,20 @@ def test_small_images_in_fp32_on_a_cpu_stay_contiguous():
     assert choose_memory_format(CPU, fp32, 224) == torch.channels_last
     assert choose_memory_format(CPU, bf16, 32) == torch.channels_last
     assert choose_memory_format(torch.device("cuda"), fp32, 32) == torch.channels_last
+
+
+@pytest.mark.parametrize(
+    ("cores", "of_torch", "sharing", "threads"),
+    [(8, 8, 2, 4), (16, 8, 2, 4), (4, 8, 2, 2), (4, 4, 8, 1), (4, 8, 1, 8)],
+)
+def test_processes_share_the_cores(monkeypatch, cores, of_torch, sharing, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(device, "cpu_count", lambda: cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: of_torch)
+    assert choose_num_threads(sharing) == threads
+
+
+def test_the_number_of_threads_that_the_user_sets_is_kept(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert choose_num_threads(2) == 3

@@ -2,6 +2,8 @@ import importlib
 
 import pytest
 
+from runner import front_door
+from runner.commands import train
 from runner.errors import UsageError
 from runner.front_door import COMMANDS, split_command
 
@@ -42,3 +44,26 @@ def test_another_bare_word_is_refused_with_a_hint(argv, hint):
 def test_each_command_has_a_module_of_its_name(command):
     assert callable(importlib.import_module(f"runner.commands.{command.replace(' ', '_')}").run)
     assert split_command([*command.split(), "a=1"]) == (command, ["a=1"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["a=1", "-m", "b=2,3"], ["-m", "a=1", "b=2,3"]),
+        (["a=1", "b=2,3", "--multirun"], ["--multirun", "a=1", "b=2,3"]),
+        (["~a", "--config-dir", "x", "train", "+b=2", "-m"], ["--config-dir", "x", "-m", "~a", "+b=2"]),
+        (["a=1", "--config-dir=x", "b=2", "--cfg", "job"], ["--config-dir=x", "--cfg", "job", "a=1", "b=2"]),
+    ],
+)
+def test_flags_may_stand_anywhere(monkeypatch, argv, expected):
+    given = []
+    monkeypatch.setattr(train, "run", lambda arguments: given.extend(arguments) or 0)
+    assert front_door.run(argv) == 0
+    assert given == expected
+
+
+def test_overrides_on_both_sides_of_m_are_one_sweep(run_cli):
+    done = run_cli("validate", "data=digits", "-m", "optimizer.lr=0.1,-1")
+    assert done.returncode == 2
+    assert "optimizer.lr = -1: must be greater than 0" in done.stderr
+    assert "usage:" not in done.stderr

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from runner.data.workers import resolve_workers
-from runner.device import choose_precision
+from runner.device import choose_num_threads, choose_precision
 from runner.doctor.findings import Finding, Report, refusals
 from runner.doctor.hardware import check_device, check_precision, check_versions
 from runner.doctor.meeting import check_rendezvous
 from runner.doctor.surroundings import Load, check_cores, check_disk, check_open_files, check_shared_memory
-from runner.doctor.trial import Bench, threads_of
+from runner.doctor.trial import Bench
 from runner.doctor.verdict import try_out
 from runner.errors import RunnerError
 from runner.preflight import Ready, preflight
@@ -81,7 +81,7 @@ def _machine(config: Config, ready: Ready | None) -> tuple[list[Finding], Load, 
     kind = "cpu" if device is None else device.type
     load = Load(
         num_processes=num_processes,
-        num_threads=threads_of(num_processes) if kind == "cpu" else 1,
+        num_threads=choose_num_threads(num_processes) if kind == "cpu" else 1,
         num_workers=resolve_workers(config.data.workers, kind, num_processes),
     )
     findings = [

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import socket
-import threading
 from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
@@ -13,6 +11,7 @@ from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 from runner.doctor.findings import Finding
 from runner.errors import LaunchError
 from runner.schema.dist import DistConfig
+from runner.within import within
 
 _SECONDS_TO_ANSWER = 3.0
 
@@ -83,19 +82,15 @@ def _failure_to_bind(address: str, port: int) -> int | None:
 
 def _is_store(host: str, port: int) -> bool:
     """Whether what answers is the store of a run: another program does not know its greeting."""
-    greeted = threading.Event()
-
-    def greet() -> None:
-        timeout = timedelta(seconds=_SECONDS_TO_ANSWER)
-        with contextlib.suppress(DistError, RuntimeError, ValueError):  # the answer to the question is no
-            TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
-            greeted.set()
-
-    # In a thread that may be left behind: where something listens and keeps silent, torch's timeout does not help.
-    thread = threading.Thread(target=greet, daemon=True)
-    thread.start()
-    thread.join(_SECONDS_TO_ANSWER)
-    return greeted.is_set()
+    timeout = timedelta(seconds=_SECONDS_TO_ANSWER)
+    try:
+        within(
+            _SECONDS_TO_ANSWER,
+            lambda: TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout),
+        )
+    except (DistError, RuntimeError, ValueError, TimeoutError):
+        return False
+    return True
 
 
 def _words(code: int) -> str:

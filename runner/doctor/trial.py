@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.data.source import ImageSource, Subset
 from runner.data.splits import Splits
 from runner.data.synthetic import SyntheticSource
-from runner.device import Precision, set_determinism
+from runner.device import Precision, choose_num_threads, set_determinism
 from runner.dist import DistContext
 from runner.errors import StoppedOnRequest
 from runner.schema import Config
@@ -227,17 +226,8 @@ def _peak_of_process() -> int:
 def _few_threads(bench: Bench) -> Iterator[None]:
     """Compute with as many threads as each of several processes would."""
     before = torch.get_num_threads()
-    torch.set_num_threads(threads_of(bench.num_processes))
+    torch.set_num_threads(choose_num_threads(bench.num_processes))
     try:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def threads_of(num_processes: int) -> int:
-    """Threads with which each training process of this machine computes; see :mod:`runner.launch.rank`."""
-    threads = torch.get_num_threads()
-    if num_processes == 1 or "OMP_NUM_THREADS" in os.environ:
-        return threads
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(num_cores, threads) // num_processes)

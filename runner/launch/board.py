@@ -23,7 +23,7 @@ class Board:
     def __init__(self, num_processes: int) -> None:
         context: SpawnContext = multiprocessing.get_context("spawn")
         self.launcher_pid = os.getpid()
-        # Without locks: each place has one writer, and a writer that is killed would keep a lock forever.
+        # Without locks: each place has one writer at a time, and a writer that is killed would keep a lock forever.
         self._stop: Any = context.RawValue("i", 0)
         self._pids: Any = context.RawArray("q", num_processes)
         self._failed: Any = context.RawArray("b", num_processes)
@@ -40,12 +40,16 @@ class Board:
 
     def enter(self, local_rank: int) -> None:
         """Say that a process has begun to live."""
-        self._failed[local_rank] = 0
         self._pids[local_rank] = os.getpid()
 
     def fail(self, local_rank: int, *, is_final: bool = False) -> None:
         """Say that a process is about to end with an error, and whether the next attempt would too."""
         self._failed[local_rank] = _FINALLY if is_final else 1
+
+    def forget(self) -> None:
+        """Begin anew; for the launcher, between two attempts, when no process of its own lives."""
+        for local_rank in range(len(self._pids)):
+            self._failed[local_rank] = self._pids[local_rank] = 0
 
     @property
     def has_failed(self) -> bool:

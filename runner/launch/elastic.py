@@ -108,6 +108,7 @@ def _agent_config(assignment: Assignment[Result], machines: Machines) -> LaunchC
 
 def _forget_failures(assignment: Assignment[Result]) -> None:
     """What an attempt has left does not explain the end of the next one."""
+    assignment.board.forget()
     for left_over in assignment.records.glob("rank_*.error.json"):
         left_over.unlink()
 
@@ -145,13 +146,19 @@ def _survivors_ended(assignment: Assignment[Result]) -> Iterator[None]:
     seconds_to_give_up = _SECONDS_TO_GIVE_UP + (dist.rendezvous_timeout_seconds if dist.max_restarts else 0)
 
     def watch() -> None:
+        failed_at, are_killed = None, False
         while not is_over.wait(_TICK_SECONDS):
-            pids = board.pids  # of now: by the end of the wait the agent may have started others
-            if board.has_failed and not is_over.wait(_SECONDS_TO_END):
-                for local_rank, pid in enumerate(pids):
+            if not board.has_failed:  # or not any more: the agent has begun another attempt
+                failed_at, are_killed = None, False
+                continue
+            failed_at = failed_at or time.monotonic()
+            seconds = time.monotonic() - failed_at
+            if seconds > _SECONDS_TO_END and not are_killed:
+                are_killed = True
+                for local_rank, pid in enumerate(board.pids):
                     _kill_child(pid, local_rank)
-                if not is_over.wait(seconds_to_give_up) and board.has_failed:
-                    _give_up(assignment)
+            if seconds > _SECONDS_TO_END + seconds_to_give_up:
+                _give_up(assignment)
 
     thread = threading.Thread(target=watch, name="survivors", daemon=True)
     thread.start()

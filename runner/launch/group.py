@@ -32,8 +32,10 @@ from torch.distributed.rendezvous import rendezvous
 from runner.data.splits import Splits
 from runner.errors import LaunchError, RunnerError, named
 from runner.schema import Config
+from runner.within import within
 
 _MOST_SECONDS_TO_LEAVE = 10.0
+_SECONDS_TO_ANSWER = 5.0  # beyond the longest wait, for what waits to say so by itself
 _POLL_SECONDS = 0.1
 _OPEN_SPACE = "runner/open"
 # What machines may call by different names, or decide for themselves. The images are compared by number and labels.
@@ -90,8 +92,11 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
         LaunchError: when it does not answer in time, or can't be opened.
     """
     try:
-        store: Store = next(rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))[0]
-    except (DistError, RuntimeError, ValueError, OSError) as error:
+        store: Store = within(
+            seconds + _SECONDS_TO_ANSWER,
+            lambda: next(rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))[0],
+        )
+    except (DistError, RuntimeError, ValueError, OSError) as error:  # TimeoutError is an OSError
         reason = str(error).strip().splitlines()[0]
         where = url
         if url == "env://":
@@ -116,11 +121,22 @@ def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: fl
         LaunchError: when processes are missing after `seconds`, or differ in config or data.
         RunnerError: by which any of the processes was refused.
     """
-    if rank == 0:
-        space, answer = _answered(store, world_size, facts, seconds)
-    else:
-        space, answer = _asked(store, rank, facts, seconds)
-    _leave(store, space, rank, world_size)
+
+    def ask() -> tuple[Store, dict[str, Any]]:
+        is_first = rank == 0
+        space, answer = (
+            _answered(store, world_size, facts, seconds) if is_first else _asked(store, rank, facts, seconds)
+        )
+        _leave(store, space, rank, world_size)
+        return space, answer
+
+    try:
+        space, answer = within(seconds + _MOST_SECONDS_TO_LEAVE + _SECONDS_TO_ANSWER, ask)
+    except TimeoutError as error:
+        raise LaunchError(
+            f"rank {rank} of {world_size} had met the others, who do not answer any more ({error}): is rank 0's "
+            "process or machine stopped?"
+        ) from error
     if "refusal" in answer:
         name, message = answer["refusal"]
         raise named(name, message) or LaunchError(f"{name}: {message}")

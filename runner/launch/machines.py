@@ -11,7 +11,6 @@ import errno
 import json
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from torch.distributed.distributed_c10d import Store
 from runner.errors import LaunchError
 from runner.plan.mode import LaunchPlan
 from runner.schema import Config
+from runner.within import within
 
 _TRY_SECONDS = 2.0
 _POLL_SECONDS = 0.2
@@ -89,7 +89,13 @@ def meet_machines(config: Config, plan: LaunchPlan) -> Machines:
     deadline = time.monotonic() + dist.rendezvous_timeout_seconds
     store, is_server = _open_store(host, port, is_host=is_host, deadline=deadline, config=config)
     try:
-        address = _compare(store, config, plan, own=_own_address(host, port, is_host=is_host), deadline=deadline)
+        own = _own_address(host, port, is_host=is_host)
+        seconds = max(0, deadline - time.monotonic()) + _READ_SECONDS
+        address = within(seconds, lambda: _compare(store, config, plan, own=own, deadline=deadline))
+    except TimeoutError as error:
+        raise LaunchError(
+            f"{host}:{port} does not answer any more ({error}): is that machine frozen, or the run stopped there?"
+        ) from error
     except DistError as error:
         raise LaunchError(f"lost contact with {host}:{port}: the run has ended there, whose output says why") from error
     options: dict[str, Any] = {"is_host": is_server, "read_timeout": _READ_SECONDS}
@@ -140,8 +146,9 @@ def _open_store(host: str, port: int, *, is_host: bool, deadline: float, config:
     while True:
         try:
             # On the host too: several launchers of one run may share it, as on a workstation that plays a cluster.
-            return _connected(host, port), False
-        except (DistError, RuntimeError) as error:
+            seconds_left = max(_POLL_SECONDS, deadline - time.monotonic())
+            return _connected(host, port, min(seconds_left, 2 * _TRY_SECONDS)), False
+        except (DistError, RuntimeError, TimeoutError) as error:
             if is_host:
                 raise LaunchError(
                     f"dist.rendezvous: port {port} of {socket.gethostname()} is in use by another program; end it, or "
@@ -155,30 +162,19 @@ def _open_store(host: str, port: int, *, is_host: bool, deadline: float, config:
             time.sleep(_POLL_SECONDS)
 
 
-def _connected(host: str, port: int) -> Store:
+def _connected(host: str, port: int, seconds: float) -> Store:
     """A client of the store.
 
     Raises:
-        RuntimeError: when nothing, or something else, answers there.
+        DistError, RuntimeError, TimeoutError: when nothing, or something else, answers there.
     """
-    stores: list[Store] = []
-    errors: list[Exception] = []
-
-    def connect() -> None:
-        try:
-            timeout = timedelta(seconds=_TRY_SECONDS)
-            stores.append(TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False))
-        except (DistError, RuntimeError) as error:
-            errors.append(error)
-
-    # On a thread, since it waits forever for the answer of a program that accepts connections but says nothing.
-    thread = threading.Thread(target=connect, name="connect", daemon=True)
-    thread.start()
-    thread.join(2 * _TRY_SECONDS)
-    if not stores:
-        raise errors[0] if errors else RuntimeError("what listens there does not answer")
-    stores[0].set_timeout(timedelta(seconds=_READ_SECONDS))
-    return stores[0]
+    timeout = timedelta(seconds=_TRY_SECONDS)
+    store = within(
+        seconds,
+        lambda: TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False),
+    )
+    store.set_timeout(timedelta(seconds=_READ_SECONDS))
+    return store
 
 
 def _is_in_use(port: int) -> bool:

@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import Store
 import runner.train  # noqa: F401 - works import it when they begin, which would take seconds of the watch
 from runner import run_folder
 from runner.console import LOGGER, log_to_file
-from runner.device import choose_device
+from runner.device import choose_device, choose_num_threads
 from runner.dist import DistContext
 from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
 from runner.launch.failure import correct_record, record_failure, record_lost_owner
@@ -162,11 +162,10 @@ def _share_cores(dist: DistContext) -> None:
     if "OMP_NUM_THREADS" in os.environ:
         LOGGER.info("threads     %d per process (OMP_NUM_THREADS)", torch.get_num_threads())
         return
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # Hyperthreads compute no faster together: torch's own choice for one process counts cores.
-    num_threads = max(1, min(num_cores, torch.get_num_threads()) // dist.num_sharing_cores)
-    torch.set_num_threads(num_threads)
-    LOGGER.info("threads     %d per process, of %d cores for %d", num_threads, num_cores, dist.num_sharing_cores)
+    torch.set_num_threads(choose_num_threads(dist.num_sharing_cores))
+    LOGGER.info(
+        "threads     %d per process, of which %d share these cores", torch.get_num_threads(), dist.num_sharing_cores
+    )
 
 
 def _agree_on_folder(task: Task[Result], life: Life, dist: DistContext, store: Store) -> Path:

@@ -39,8 +39,7 @@ def requests_forwarded(board: Board) -> Iterator[None]:
         if not active_children():
             raise StoppedOnRequest(f"stopped on {signal.Signals(number).name} before training began")
 
-    # It unblocks signals when it starts; so it starts before.
-    resource_tracker.ensure_running()
+    _start_tracker()
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with _fetching(lambda number, sender: _thread.interrupt_main(signal.Signals(number))):
@@ -52,6 +51,23 @@ def requests_forwarded(board: Board) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def _start_tracker() -> None:
+    """Start Python's tracker of shared memory and semaphores, which removes what processes that are killed leave.
+
+    It unblocks signals when it starts; so it starts before they are blocked. It outlives this process, and would count
+    what it removes after the error that the user is to read last.
+    """
+    given = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join([*([given] if given else []), "ignore:resource_tracker"])
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if given is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = given
+
+
 class ForwardedStop(StopRequest):
     """In a process that the launcher has started: requests to the launcher and to this process itself.
 
@@ -61,7 +77,6 @@ class ForwardedStop(StopRequest):
     def __init__(self, board: Board) -> None:
         super().__init__()
         self._board = board
-        self._fetching = _fetching(self._heed)
 
     @property
     def received(self) -> str | None:
@@ -74,13 +89,13 @@ class ForwardedStop(StopRequest):
 
     def __enter__(self) -> StopRequest:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._fetching.__enter__()
+        _start_fetching(self._heed, threading.Event())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._fetching.__exit__(None, None, None)
+        """Signals are heeded until the process has ended: one that is done waits for its launcher, who may end it."""
 
     def _heed(self, number: int, sender: int) -> None:
         if number == signal.SIGTERM and sender == self._board.launcher_pid:
@@ -92,7 +107,16 @@ class ForwardedStop(StopRequest):
 def _fetching(heed: Callable[[int, int], object]) -> Iterator[None]:
     """Fetch blocked signals on a thread of their own: a handler in Python is not told who sent them."""
     is_over = threading.Event()
+    thread = _start_fetching(heed, is_over)
+    try:
+        yield
+    finally:
+        is_over.set()
+        signal.pthread_kill(_ident(thread), signal.SIGUSR1)
+        thread.join()
 
+
+def _start_fetching(heed: Callable[[int, int], object], is_over: threading.Event) -> threading.Thread:
     def fetch() -> None:
         while True:
             number, sender = _next_signal()
@@ -102,12 +126,7 @@ def _fetching(heed: Callable[[int, int], object]) -> Iterator[None]:
 
     thread = threading.Thread(target=fetch, name="signals", daemon=True)
     thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        signal.pthread_kill(_ident(thread), signal.SIGUSR1)
-        thread.join()
+    return thread
 
 
 def _next_signal() -> tuple[int, int]:

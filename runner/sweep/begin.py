@@ -13,7 +13,7 @@ from runner import console
 from runner.console import LOGGER
 from runner.data.paths import resolve_paths
 from runner.data.splits import open_splits
-from runner.errors import ConfigError, MissingPackageError, OutputError, Problem, TrialsFailedError
+from runner.errors import ConfigError, LaunchError, MissingPackageError, OutputError, Problem, TrialsFailedError
 from runner.run_folder import check_writable
 from runner.schema import Config
 from runner.schema.judge import judge
@@ -144,6 +144,12 @@ def _need_optuna() -> None:
 
 def _check_surroundings(base: Config, axes: Sequence[Axis], path: Path) -> None:
     """What would fail all trials: the folder, and the data where no key of it varies."""
+    if base.dist.nodes > 1 and base.dist.launcher != "submitted":
+        raise LaunchError(
+            f"a sweep of runs on dist.nodes = {base.dist.nodes} machines: each would carry out a sweep of its own. Add "
+            f"hydra/sweeper=basic hydra/launcher=basic and type the same on each, with one sweep.dir={path}: job after "
+            "job on all of them; or let SLURM find machines for each job: dist=slurm"
+        )
     check_writable(path, key="output_dir" if base.sweep.dir is None else "sweep.dir")
     if any(axis.key.split(".")[0] in ("data", "experiment") for axis in axes):
         return

@@ -18,7 +18,8 @@ import pytest
 
 from tests.conftest import ROOT
 
-CPU_JOB = ("dist=slurm", "dist.slurm.gpus_per_node=0", "dist.slurm.cpus_per_task=1")
+SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")  # a checkpoint takes milliseconds
+CPU_JOB = (*SMALL, "dist=slurm", "dist.slurm.gpus_per_node=0", "dist.slurm.cpus_per_task=1")
 
 
 def why_not(*programs: str) -> str | None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import SMALL
 from tests.conftest import ROOT, TINY
 
 pytestmark = pytest.mark.cluster
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
 LONG = ("data.num_train=160", "trainer.epochs=3", "trainer.print_every=1", "trainer.checkpoint_every=4")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
 
@@ -149,8 +149,14 @@ def test_azures_file_may_be_left_from_a_job_that_crashed(start, tmp_path):
 @pytest.mark.parametrize("numbered", [True, False])
 def test_two_machines_played_by_two_launchers(start, tmp_path, numbered):
     """Their second job meets at the same port; a rank that is killed is started again, on both."""
-    sweep = ("-m", *runner()[3:], "optimizer.lr=0.01,0.02", f"sweep.dir={tmp_path}/outputs/sweep", *LONG)
-    line = [*runner()[:3], *sweep, "dist.nodes=2", f"dist.rendezvous=127.0.0.1:{free_port()}", "dist.max_restarts=1"]
+    one_after_another = ("-m", "hydra/sweeper=basic", "hydra/launcher=basic", f"sweep.dir={tmp_path}/outputs/sweep")
+    line = [
+        *runner(*LONG, "optimizer.lr=0.01,0.02"),
+        *one_after_another,
+        "dist.nodes=2",
+        f"dist.rendezvous=127.0.0.1:{free_port()}",
+        "dist.max_restarts=1",
+    ]
     both = [start(*line, *([f"dist.node_rank={number}"] if numbered else [])) for number in (0, 1)]
     first = next(iter_started(both, "epoch 1/3  step 6/"))
     os.kill(rank_processes(tmp_path)[1], signal.SIGKILL)

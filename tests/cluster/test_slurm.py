@@ -1,5 +1,7 @@
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 import yaml
 
 from runner.run_folder import is_alive
-from tests.cluster.conftest import CPU_JOB, command_output, parse, wait_for, why_not
+from tests.cluster.conftest import CPU_JOB, SMALL, command_output, parse, wait_for, why_not
 
 REASON = why_not("srun", "sbatch", "scontrol")
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(REASON is not None, reason=REASON or "")]
@@ -22,11 +24,18 @@ def processes_of(folder):
     )
     pids = [int(pid) for pid in found.stdout.split()]
     # srun has the same words in its command line.
-    return [pid for pid in pids if b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+    return [pid for pid in pids if b"python" in program_of(pid)]
+
+
+def program_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return b""  # It has ended.
 
 
 def test_srun_over_two_nodes_trains_one_run(start, tiny, tmp_path):
-    start(("srun", "--nodes=2", "--ntasks=2"), tiny())
+    start(("srun", "--nodes=2", "--ntasks=2"), tiny(*SMALL))
     (record,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/run.json")]
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 2, "adopted")
 
@@ -66,12 +75,27 @@ def test_a_preempted_run_saves_itself_and_goes_on(submit):
     assert "back in the queue (preempted by another job)" in said
 
 
-@pytest.mark.timeout(500)  # SLURM's shortest time limits are minutes
+def limit_soon(job_id):
+    """Set the limit of a running job to the first whole minute that leaves it time to be warned.
+
+    SLURM looks at limits every 30 seconds, and warns when one is nearer than that and the seconds of the warning.
+    """
+    shown = command_output("scontrol", "show", "job", "--oneliner", job_id)
+    hours, minutes, seconds = map(int, re.search(r"RunTime=(\d+):(\d+):(\d+)", shown).groups())
+    limit = math.ceil((3600 * hours + 60 * minutes + seconds + 35) / 60)
+    command_output("scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit}")
+
+
+@pytest.mark.timeout(500)
 def test_the_life_of_a_run(submit, start):
     """Its time limit, an operator's requeue, its owner's cancel and resume: one folder, no epoch lost or twice."""
-    run = submit("dist.slurm.time_minutes=2", "dist.slurm.warning_seconds=10", "trainer.epochs=1000", *LONG)
+    run = submit("dist.slurm.time_minutes=60", "dist.slurm.warning_seconds=10", "trainer.epochs=1000", *LONG)
     said = run.folder / "logs" / f"{run.job_id}_0_log.out"
-    wait_for("the second attempt", lambda: run.record["attempts"] == 2, seconds=200)
+    run.wait_for_epoch(1)
+    limit_soon(run.job_id)
+    wait_for("word of its limit", lambda: "its time limit is near" in said.read_text(), seconds=120)
+    command_output("scontrol", "update", f"JobId={run.job_id}", "TimeLimit=60")
+    wait_for("the second attempt", lambda: run.record["attempts"] == 2)
     run.wait_for_epoch(len(run.epochs) + 1)
     assert "stopped on SIGUSR1" in run.log and "resumed     attempt 2, from checkpoint" in run.log
     assert "back in the queue (its time limit is near)" in said.read_text()

@@ -1,6 +1,7 @@
 """Many processes as a user meets them: real ones, started, killed and stopped.
 
-`RUNNER_RESTARTS=20 pytest tests/integration/test_launch.py -k killed` (or `make test-kill`) kills a rank more often.
+`RUNNER_RESTARTS=20 pytest tests/integration/test_launch.py -k ranks_are_killed` (or `make test-kill`)
+kills a rank more often.
 """
 
 from __future__ import annotations
@@ -271,22 +272,28 @@ def test_four_processes(run_cli, tmp_path):
     assert len(list((run_dir / "logs").glob("rank_*.log"))) == 4
 
 
-def test_a_run_whose_ranks_are_killed_ends_as_one_whose_are_not(start, tmp_path):
+def test_a_run_whose_ranks_are_killed_and_hang_ends_as_one_whose_do_not(start, tmp_path):
     steps, seed = 6, random.Random(0)
-    overrides = [*SHORT, *SMALL, f"data.num_train={16 * steps}", f"trainer.epochs={NUM_RESTARTS + 1}"]
+    disturbances = [*[signal.SIGKILL] * NUM_RESTARTS, signal.SIGSTOP]
+    epochs = len(disturbances) + 1
+    overrides = [*SHORT, *SMALL, f"data.num_train={16 * steps}", f"trainer.epochs={epochs}"]
     overrides += ["trainer.checkpoint_every=2", "trainer.print_every=1", "trainer.patience=null"]
-    launcher = start(sys.executable, "-m", "runner", *overrides, "output_dir=killed/outputs", "dist.max_restarts=999")
-    for number in range(NUM_RESTARTS):
-        ranks = until_step(launcher, f"epoch {number + 1}/{NUM_RESTARTS + 1}  step {seed.randint(1, steps)}/")
-        os.kill(ranks[seed.randrange(2)], signal.SIGKILL)
-    _, err = launcher.communicate(timeout=120)
+    restarted = ("output_dir=disturbed/outputs", f"dist.max_restarts={len(disturbances)}")
+    launcher = start(sys.executable, "-m", "runner", *overrides, *restarted, "dist.stall_timeout_seconds=10")
+    for epoch, number in enumerate(disturbances, 1):
+        ranks = until_step(launcher, f"epoch {epoch}/{epochs}  step {seed.randint(1, steps)}/")
+        victim = seed.randrange(2)
+        os.kill(ranks[victim], number)
+    _, err = launcher.communicate(timeout=200)
     assert launcher.returncode == 0, err
-    unkilled = start(sys.executable, "-m", "runner", *overrides, "output_dir=unkilled/outputs")
-    assert unkilled.communicate(timeout=300) and unkilled.returncode == 0
-    (run_dir, record), (other_dir, _) = the_run(tmp_path / "killed"), the_run(tmp_path / "unkilled")
-    assert (record["status"], record["attempts"], record["error"]) == ("completed", NUM_RESTARTS + 1, None)
+    assert f"local rank {victim} (process {ranks[victim]}) hangs" in err
+    assert wait_until_gone(ranks) == []
+    undisturbed = start(sys.executable, "-m", "runner", *overrides, "output_dir=undisturbed/outputs")
+    assert undisturbed.communicate(timeout=300) and undisturbed.returncode == 0
+    (run_dir, record), (other_dir, _) = the_run(tmp_path / "disturbed"), the_run(tmp_path / "undisturbed")
+    assert (record["status"], record["attempts"], record["error"]) == ("completed", epochs, None)
     assert last_weights(run_dir) == last_weights(other_dir)
-    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == NUM_RESTARTS + 1
+    assert len((run_dir / "metrics.jsonl").read_text().splitlines()) == epochs
 
 
 def last_weights(run_dir):

@@ -1,11 +1,17 @@
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
+from datetime import timedelta
 
 import pytest
+import torch.distributed
 
 import runner
 from runner.errors import LaunchError
+from runner.launch import group, machines
 from runner.launch.machines import meet_machines, one_machine
 from runner.plan.mode import choose_launch
 
@@ -73,3 +79,51 @@ def test_machine_0_is_the_one_that_is_named():
 
 def test_one_machine_needs_no_port_of_its_own():
     assert one_machine().endpoint == "localhost:0"
+
+
+@pytest.fixture
+def silent_port():
+    """Of a program that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_program_that_says_nothing_where_the_machines_meet(silent_port):
+    with pytest.raises(LaunchError, match=r"did not answer within 0.5 seconds"):
+        meet("127.0.0.1", silent_port, seconds=0.5, node_rank=1)
+
+
+def test_a_program_that_says_nothing_where_the_processes_meet(silent_port, monkeypatch):
+    monkeypatch.setattr(group, "_SECONDS_TO_ANSWER", 0.5)
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 can't meet the others at tcp://.*no answer within 1 seconds"):
+        group.meet(f"tcp://127.0.0.1:{silent_port}", rank=1, world_size=2, seconds=0.5)
+
+
+@pytest.fixture
+def frozen_store():
+    """A store whose machine froze after a client had connected."""
+    serve = "import torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)"
+    command = [sys.executable, "-c", f"{serve}; print(s.port, flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        timeout = timedelta(seconds=20)
+        port = int(server.stdout.readline())
+        store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timeout)
+        server.send_signal(signal.SIGSTOP)
+        yield port, store
+        server.kill()
+
+
+def test_a_machine_that_freezes_while_the_others_meet_there(frozen_store, monkeypatch):
+    port, store = frozen_store
+    monkeypatch.setattr(machines, "_READ_SECONDS", 0.5)
+    monkeypatch.setattr(machines, "_open_store", lambda *_, **__: (store, False))
+    with pytest.raises(LaunchError, match=rf"127.0.0.1:{port} does not answer any more"):
+        meet("127.0.0.1", port, seconds=0.5, node_rank=1)
+
+
+def test_a_rank_0_that_freezes_while_the_others_ask(frozen_store, monkeypatch):
+    monkeypatch.setattr(group, "_SECONDS_TO_ANSWER", 0.5)
+    monkeypatch.setattr(group, "_MOST_SECONDS_TO_LEAVE", 0)
+    refused = group.facts_of(None, None, LaunchError("told"))
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 had met the others, who do not answer any more"):
+        group.check_in(frozen_store[1], 1, 2, refused, seconds=0.5)

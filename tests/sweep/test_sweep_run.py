@@ -13,6 +13,7 @@ from runner.compose import Job, compose_jobs
 from runner.errors import (
     ConfigError,
     InvalidDatasetError,
+    LaunchError,
     MissingPackageError,
     OutputError,
     RunnerError,
@@ -193,6 +194,13 @@ def test_two_sweeps_in_one_folder_are_refused(trainings, tmp_path):
     with SweepFolder(tmp_path / "mine").hold():
         assert "another process is working on this sweep" in refused(trainings, "optimizer.lr=0.1", kind=OutputError)
     sweep(trainings, "optimizer.lr=0.1")
+
+
+def test_a_sweep_of_runs_on_several_machines_is_refused_with_the_way_that_works(trainings, tmp_path):
+    overrides = ("optimizer.lr=0.1,0.2", "dist.nodes=2", "dist.rendezvous=node0:29400")
+    message = refused(trainings, *overrides, kind=LaunchError)
+    assert "dist.nodes = 2 machines" in message and "hydra/sweeper=basic hydra/launcher=basic" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_runs_of_others_are_not_touched(trainings, tmp_path):
