@@ -49,7 +49,8 @@ def test_a_submitted_run_trains_on_two_nodes(submit, tmp_path):
     assert (run.record["attempts"], run.record["world_size"], run.epochs) == (1, 2, [1, 2])
     assert "runner" in run.record["command"] and "dist.nodes=2" in run.record["overrides"]
     assert (run.folder / "model" / "model.safetensors").is_file()
-    assert "completed" in (run.folder / "logs" / f"{run.job_id}_0_log.out").read_text()
+    said = run.folder / "logs" / f"{run.job_id}_0_log.out"
+    wait_for("the last words of its log", lambda: "completed" in said.read_text())
 
 
 def test_a_sweep_submits_a_job_per_combination(start, tiny):
