@@ -12,6 +12,7 @@ from torch import nn
 
 from runner.data.loader import EvalBatches
 from runner.data.synthetic import open_synthetic
+from runner.data.transforms import pipeline_of
 from runner.device import Precision
 from runner.dist import DistContext, Vote, single_process
 from runner.schema.data import SyntheticData
@@ -60,7 +61,7 @@ def measured(dist, num_images, batch_size):
     dist.share_buffers(model)
     batches = EvalBatches(
         open_synthetic(data, 1).val,
-        nn.Identity(),
+        pipeline_of(()).of,
         batch_size=batch_size,
         rank=dist.rank,
         world_size=dist.world_size,
