@@ -20,8 +20,6 @@ from runner.data.splits import Splits
 from runner.device import choose_device, set_determinism
 from runner.dist import DistContext, single_process
 from runner.errors import DeviceError
-from runner.evaluation.final import evaluate_best
-from runner.evaluation.split import summary_of
 from runner.files import named_write_errors
 from runner.package import add_metrics
 from runner.record import begin, package_best, recorded_end
@@ -130,6 +128,10 @@ def _run(
         return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
     if recorder is not None:
         package_best(folder, assembled)  # first of all: what follows only measures it
+    # Imported here, because the first step need not wait for it.
+    from runner.evaluation.final import evaluate_best  # noqa: PLC0415
+    from runner.evaluation.split import summary_of  # noqa: PLC0415
+
     found = {split: summary_of(metrics) for split, metrics in evaluate_best(assembled, splits, folder.path).items()}
     if recorder is not None:
         recorder.warn(_skipped(assembled))
