@@ -120,7 +120,9 @@ def rate_of_lightning(_: Place, output: str) -> float:
     return BATCH_SIZE * float(LIGHTNING_BATCHES.findall(output)[-1])
 
 
-def side(name: str, command: Sequence[str], place: Place, rate: Callable[[Place, str], float]) -> Side:
+def side(
+    name: str, command: Sequence[str], place: Place, rate: Callable[[Place, str], float], folder: Path | None = None
+) -> Side:
     def measure() -> Figures:
         seconds, output = side_by_side.timed(command, cwd=place.data)
         try:
@@ -128,7 +130,9 @@ def side(name: str, command: Sequence[str], place: Place, rate: Callable[[Place,
         except (IndexError, statistics.StatisticsError) as error:
             raise BenchmarkError(f"{name}: no rate in its output:\n{output[-3000:]}") from error
 
-    return Side(name=name, measure=measure, command=side_by_side.shown(command, place.data, place.outputs))
+    shown = side_by_side.shown(command, place.data, place.outputs)
+    # Of where a peer lies on this machine only the name is of interest.
+    return Side(name=name, measure=measure, command=shown.replace(f"{folder.parent}/", "") if folder else shown)
 
 
 def sides_of(options: argparse.Namespace, place: Place) -> tuple[list[Side], dict[str, str]]:
@@ -144,7 +148,7 @@ def sides_of(options: argparse.Namespace, place: Place) -> tuple[list[Side], dic
         if folder is None:
             missing[name] = f"its folder was not given (--{name.replace(' ', '-')})"
         else:
-            sides.append(side(name, command(place, folder, options.peer_python), place, rate))
+            sides.append(side(name, command(place, folder, options.peer_python), place, rate, folder))
     return sides, missing
 
 
