@@ -10,22 +10,20 @@ The cost of the cores getting in each other's way is on both sides, so that the 
 from __future__ import annotations
 
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import side_by_side
-import torch
+from side_by_side import Side
 
-ROOT = Path(__file__).parents[1]
 NUM_STEPS = {16: 12, 64: 5}  # per epoch and process
+SIDES = {"two ranks": (2,), "two runs": (1, 1)}
 
 
-def start(folder: Path, batch_size: int, num_procs: int, *, small: bool) -> subprocess.Popen[bytes]:
+def command(batch_size: int, num_procs: int, folder: str, *, small: bool) -> list[str]:
     num_steps = 2 if small else NUM_STEPS[batch_size]
     overrides = [
         "data=synthetic",
@@ -39,48 +37,49 @@ def start(folder: Path, batch_size: int, num_procs: int, *, small: bool) -> subp
         f"dist.procs_per_node={num_procs}",
         f"output_dir={folder}",
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-m", "runner", *overrides], env=environment, stdout=subprocess.DEVNULL)
+    return [sys.executable, "-m", "runner", *overrides]
 
 
-def images_per_second(batch_size: int, sizes: tuple[int, ...], *, small: bool) -> float:
+def images_per_second(batch_size: int, sizes: tuple[int, ...], *, small: bool) -> side_by_side.Figures:
     """Images/s of runs of these numbers of processes at the same time, together."""
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name) / str(number) for number in range(len(sizes))]
-        runs = [start(folder, batch_size, size, small=small) for folder, size in zip(folders, sizes, strict=True)]
-        if any(run.wait() for run in runs):
-            raise SystemExit("a run failed")
+        runs = [
+            subprocess.Popen(
+                command(batch_size, size, str(folder), small=small),
+                env=side_by_side.environment(threads=1),
+                stdout=subprocess.DEVNULL,
+            )
+            for folder, size in zip(folders, sizes, strict=True)
+        ]
+        if any([run.wait() for run in runs]):
+            raise side_by_side.BenchmarkError(f"one of {len(runs)} runs with batch size {batch_size} failed")
         rows = [next(folder.glob("*/*/metrics.jsonl")).read_text().splitlines()[-1] for folder in folders]
-        return float(sum(json.loads(row)["train_images_per_second"] for row in rows))
+        return {"images_per_second": sum(json.loads(row)["train_images_per_second"] for row in rows)}
 
 
 def main() -> None:
     options = side_by_side.parser(__doc__).parse_args()
-    results = {}
-    for batch_size in NUM_STEPS:
-        measured: dict[str, list[float]] = {"two_ranks": [], "two_runs": []}
-        for _ in range(side_by_side.repeats_of(options)):
-            measured["two_runs"].append(images_per_second(batch_size, (1, 1), small=options.small))
-            measured["two_ranks"].append(images_per_second(batch_size, (2,), small=options.small))
-        medians = {name: statistics.median(values) for name, values in measured.items()}
-        results[f"batch_{batch_size}"] = {
-            "images_per_second": measured,
-            "medians": medians,
-            "efficiency": medians["two_ranks"] / medians["two_runs"],
-        }
-        print(f"batch {batch_size}: {medians}, efficiency {results[f'batch_{batch_size}']['efficiency']:.1%}")
-    if options.small:
-        return
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "torch": str(torch.__version__),
-        "cores": os.cpu_count(),
-        "model": "resnet18, 224 px, precision auto",
-        "results": results,
-    }
-    file = ROOT / "benchmarks" / "results" / "gloo_efficiency.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(report, indent=2) + "\n")
+    small = options.small
+    print("what the exchange of gradients costs", flush=True)
+    sides = [
+        Side(
+            name=f"{name}, batch {batch_size}",
+            measure=partial(images_per_second, batch_size, sizes, small=small),
+            command=side_by_side.shown(command(batch_size, sizes[0], "…", small=small)),
+        )
+        for batch_size in NUM_STEPS
+        for name, sizes in SIDES.items()
+    ]
+    measured = side_by_side.compare(sides, side_by_side.repeats_of(options))
+    rates = {name: runs.median("images_per_second") for name, runs in measured.items()}
+    side_by_side.record(
+        "gloo_efficiency",
+        measured,
+        {f"batch_{size}": rates[f"two ranks, batch {size}"] / rates[f"two runs, batch {size}"] for size in NUM_STEPS},
+        small=small,
+        work="ResNet-18, 224 px, one thread per process",
+    )
 
 
 if __name__ == "__main__":

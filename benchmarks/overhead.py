@@ -30,11 +30,11 @@ class Work:
 
 
 WORKS = {
-    "resnet18_64": Work(model="resnet18", image_size=64, batch_size=32, num_train=320, num_val=160, epochs=10),
+    "resnet18_64": Work(model="resnet18", image_size=64, batch_size=32, num_train=1600, num_val=320, epochs=10),
     "resnet50_224": Work(model="resnet50", image_size=224, batch_size=16, num_train=0, num_val=32, epochs=3),
     "densenet121_224": Work(model="densenet121", image_size=224, batch_size=16, num_train=0, num_val=32, epochs=3),
 }
-SYNTHETIC_STEPS = 4
+SYNTHETIC_STEPS = 12
 
 
 def overrides(work: Work, folder: Path, *, small: bool) -> list[str]:

@@ -159,9 +159,13 @@ def record(
 
 
 def environment(threads: int | None = None) -> dict[str, str]:
-    """The environment of a run: this checkout, and so many threads (by default as many as there are cores)."""
+    """The environment of a run: this checkout, and so many threads (by default as many as there are cores).
+
+    Python keeps what it has compiled, as it does for users unless they tell it not to.
+    """
     num_threads = int(cpu_count()) if threads is None else threads
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PEERS}", "OMP_NUM_THREADS": str(num_threads)}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": f"{ROOT}{os.pathsep}{PEERS}", "OMP_NUM_THREADS": str(num_threads)}
 
 
 def timed(command: Sequence[str], *, cwd: Path = ROOT, threads: int | None = None) -> tuple[float, str]:

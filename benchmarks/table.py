@@ -117,11 +117,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[s
 
 def value_of(goal: Goal, results: Mapping[str, Mapping[str, Any]]) -> float | None:
     """The figure of a goal; None where it was not measured."""
-    result = results.get(goal.result, {})
-    if goal.result == "gloo_efficiency":
-        efficiency: float | None = result.get("results", {}).get(goal.figure, {}).get("efficiency")
-        return efficiency
-    value: float | None = result.get("ratios", {}).get(goal.figure)
+    value: float | None = results.get(goal.result, {}).get("ratios", {}).get(goal.figure)
     return value
 
 

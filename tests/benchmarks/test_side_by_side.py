@@ -108,7 +108,7 @@ def test_rates_are_read_from_what_the_peers_print():
 def test_a_goal_is_judged_in_its_direction_and_a_missing_one_is_not():
     results = {
         "start_up": {"ratios": {"help_seconds": 0.7}},
-        "gloo_efficiency": {"results": {"batch_64": {"efficiency": 0.93}}},
+        "gloo_efficiency": {"ratios": {"batch_64": 0.93}},
     }
     rows = {line.split(" | ")[0]: line for line in table.page(results).splitlines() if line.startswith("| ")}
     assert rows["| `--help`"] == "| `--help` | ≤ 0.6 s | 0.7 s | no |"
