@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import torch
 from torch import nn
@@ -83,14 +83,10 @@ def assemble(
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
     data = in_force(config)
-    data = data.model_copy(update={"cache": resolve_cache(data, len(splits.train))})
+    cache = resolve_cache(data, len(splits.train))
+    data = data.model_copy(update={"cache": cache})
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
-    module = built.module
-    if config.dist.sync_batchnorm and dist.world_size > 1:
-        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    model = module.to(dist.device).to(memory_format=memory_format)
-    if config.trainer.compile:
-        model.compile()
+    model = _placed(built.module, config, dist, memory_format)
     train_batches = _train_batches(config, data, splits.train, dist)
     trainer = Trainer(
         config=config,
@@ -104,7 +100,7 @@ def assemble(
         memory_format=memory_format,
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
-        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist)),
+        val_batches=_eval_batches(data, splits.val, dist, _kept_on(cache, dist)),
         **_counting(data, splits, train_batches, dist),
         data_fingerprint=fingerprint(splits),
         writer=writer,
@@ -113,6 +109,16 @@ def assemble(
     )
     test = share_of(data, "data.test", splits.test, dist) if splits.test is not None else None
     return Assembled(trainer=trainer, data=data, test=test)
+
+
+def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format: torch.memory_format) -> nn.Module:
+    """The model as it is trained: on the device, in its memory format."""
+    if config.dist.sync_batchnorm and dist.world_size > 1:
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    model = module.to(dist.device).to(memory_format=memory_format)
+    if config.trainer.compile:
+        model.compile()
+    return model
 
 
 def in_force(config: Config) -> DataConfig:
@@ -206,17 +212,17 @@ def share_of(data: DataConfig, key: str, source: ImageSource, dist: DistContext)
     )
 
 
-def _kept_on(data: DataConfig, dist: DistContext) -> torch.device | None:
+def _kept_on(cache: Literal["none", "memory", "device"], dist: DistContext) -> torch.device | None:
     """Where the images of evaluation stay between two epochs."""
-    match data.cache:
-        case "none" | "auto":
+    match cache:
+        case "none":
             return None
         case "memory":
             return torch.device("cpu")
         case "device":
             return dist.device
         case _:
-            assert_never(data.cache)
+            assert_never(cache)
 
 
 def _eval_batches(

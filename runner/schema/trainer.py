@@ -46,6 +46,12 @@ class TrainerConfig(Section):
     """Largest allowed L2 norm of all gradients together (null = off)."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)]
     """Share of the target that is spread evenly over all classes (Szegedy et al. 2016); training loss only."""
+    mixup_alpha: Annotated[float, Field(gt=0)] | None
+    """Mix each training image with another of its batch, in shares drawn from Beta(alpha, alpha) (MixUp, Zhang et al.
+    2018; usually 0.2; null = off). Training top-1 then counts first guesses at the first of both."""
+    cutmix_alpha: Annotated[float, Field(gt=0)] | None
+    """Lay a rectangle of another image of its batch over each training image, of an area drawn from Beta(alpha, alpha)
+    (CutMix, Yun et al. 2019; usually 1; null = off). With mixup_alpha too, each batch gets one of both by lot."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None
     """Decay per step of an exponential moving average of the weights (null = off); evaluated too, and packaged
     where it is the better one."""

@@ -31,6 +31,7 @@ from runner.trainer.backbone import set_training_mode
 from runner.trainer.bad_images import BadImages, what_is_left
 from runner.trainer.epoch_end import finish_epoch
 from runner.trainer.meter import Meter, Totals
+from runner.trainer.mixing import build_mixing
 from runner.trainer.progress import Progress
 from runner.trainer.recorder import Recorder, StepReport
 from runner.trainer.state import refuse_spoilt_weights, state_of, tensors_of
@@ -51,6 +52,8 @@ class Trainer:
     """Set where somebody may end the training early."""
     pruned: str | None = None
     """Why a referee has ended the training early."""
+    learning_rate = 0.0
+    """Of the step in progress."""
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Trainer:
         self.train_batches = train_batches
         self.val_batches = val_batches
         self.weighting = weighting
+        self.mixing = build_mixing(config.trainer, len(classes))
         self.bad_train, self.bad_val = bad_images
         self.data_fingerprint = data_fingerprint
         self.writer = writer
@@ -98,7 +102,6 @@ class Trainer:
         self.recorder = recorder
         self.progress = Progress()
         self.meter = Meter(dist.device)
-        self.learning_rate = 0.0
         self.peak = peak_learning_rate(config.optimizer, dist.world_size)
         self.saved_at = time.monotonic()
         self.saved_name: str | None = None  # the newest checkpoint, of exactly the present state
@@ -217,11 +220,15 @@ class Trainer:
         side = self.config.data.image_size
         with what_is_left(images, side, self.model) if batch.bad else nullcontext(images) as left:
             with self.precision.autocast(device.type):
-                logits = self.replica(self.normalizer(left))
+                seen, targets = self.normalizer(left), labels
+                if self.mixing is not None:
+                    mixed, targets = self.mixing(seen, labels)
+                    seen = mixed.contiguous(memory_format=self.memory_format)
+                logits = self.replica(seen)
             logits = logits.float()[: len(labels)]
             loss = functional.cross_entropy(
                 logits,
-                labels,
+                targets,
                 weight=self.weighting.per_class,
                 reduction="sum",
                 label_smoothing=self.config.trainer.label_smoothing,
