@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+from typing import NoReturn
 
 from runner import console, front_door
 from runner.errors import EXIT_FAILURE, RunnerError
+from runner.leave import NOBODY_READS, has_lost_its_reader, leave
 
 
 def main() -> int:
@@ -20,10 +22,20 @@ def main() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("runner: interrupted\n")
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        if has_lost_its_reader():
+            return NOBODY_READS
+        traceback.print_exc()
+        return EXIT_FAILURE
     except Exception:
         traceback.print_exc()
         return EXIT_FAILURE
 
 
+def run_and_leave() -> NoReturn:
+    """Carry out the command line of this process and end it."""
+    leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_leave()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import report
+from runner.garbage import collection_paused, heap_set_aside
 from runner.run_folder import read_record
 
 if TYPE_CHECKING:
@@ -55,9 +57,12 @@ class Attempt:
         stop: StopRequest | None = None,
     ) -> RunResult:
         """Train; see :func:`runner.train.train`."""
-        from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
+        is_first = "runner.train" not in sys.modules  # an earlier training in this process has left garbage
+        with collection_paused():
+            from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
 
-        return train(config, folder, splits, self, dist=dist, stop=stop)
+        with heap_set_aside() if is_first else nullcontext():
+            return train(config, folder, splits, self, dist=dist, stop=stop)
 
     def explain_failure(self, folder: Path, splits: Splits) -> None:
         """Write the report of a run that this attempt has begun or gone on with, where this machine has its folder."""

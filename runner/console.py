@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,13 +27,32 @@ _MAX_KEPT_MESSAGES = 10_000
 _FILE_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
+class _Messages(Console):
+    """A terminal for messages, which are in the log file as well."""
+
+    def on_broken_pipe(self) -> None:
+        """Whoever read them has gone (`| head`): no reason to end a training, as Rich would."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())  # or what is still to be written would fail at the end
+        os.close(nowhere)
+
+
+class _Answer(Console):
+    """A terminal for what was asked for: without a reader there is nothing left to do."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the command end."""
+        raise BrokenPipeError
+
+
 class ConsoleHandler(logging.Handler):
     """Shows log records above the line of progress; warnings and errors go to stderr."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         super().__init__(level=logging.INFO)
-        self.out = Console(highlight=False, soft_wrap=True, file=out)
-        self.err = Console(highlight=False, soft_wrap=True, file=err, stderr=err is None)
+        self.out = _Messages(highlight=False, soft_wrap=True, file=out)
+        self.err = _Messages(highlight=False, soft_wrap=True, file=err, stderr=err is None)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
@@ -119,8 +139,9 @@ def log_kept() -> Iterator[Callable[[Path], None]]:
 
 def show(text: str) -> None:
     """Print a text that was asked for, such as help, to stdout."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it may be closed
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
 
 
 def show_rows(rows: Iterable[tuple[str, ...]]) -> None:
@@ -128,7 +149,7 @@ def show_rows(rows: Iterable[tuple[str, ...]]) -> None:
     table = Table.grid(padding=(0, 2), pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+    _Answer(highlight=False).print(table)
 
 
 def show_error(error: RunnerError) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.attempt import Attempt
 from runner.commands.call import read_call
 from runner.commands.train import train_job_of_sweep
-from runner.compose import compose_jobs, with_overrides
+from runner.compose import compose_jobs
 from runner.console import LOGGER, show
 from runner.errors import EXIT_DONE, ConfigError, Problem
 from runner.preflight import preflight
@@ -88,7 +88,7 @@ def _resume_sweep(folder: Path, overrides: list[str]) -> int:
     changed = {override.lstrip("+").partition("=")[0] for override in overrides}
     kept = [item for item in before if item.lstrip("+").partition("=")[0] not in changed]
     with contextlib.chdir(record["cwd"]):
-        compose_jobs(with_overrides(kept, f"sweep.dir={folder}", *overrides), "train", train_job_of_sweep)
+        compose_jobs([*kept, f"sweep.dir={folder}", *overrides], "train", train_job_of_sweep)
     return EXIT_DONE
 
 

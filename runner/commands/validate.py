@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.compose import Job, compose_jobs, with_overrides
+from runner.compose import Job, compose_jobs
 from runner.console import show
 from runner.errors import EXIT_DONE
 
@@ -15,7 +15,7 @@ def run(argv: list[str]) -> int:
     """
     # Of a sweep each combination is checked here, in this process, whatever would propose and train it.
     by_hydra = ["hydra/sweeper=basic", "hydra/launcher=basic"] if {"-m", "--multirun"} & set(argv) else []
-    compose_jobs(with_overrides(argv, *by_hydra), "train", _validate_job)
+    compose_jobs([*argv, *by_hydra], "train", _validate_job)
     return EXIT_DONE
 
 
