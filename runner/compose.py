@@ -23,6 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.conf_folder import CONF_DIR, group_options
 from runner.errors import ConfigError, Problem
 from runner.refusal import (
     COMMAND_LINE,
@@ -38,10 +39,7 @@ from runner.run_folder import new_name
 from runner.schema import VARIANT_KEYS, Config
 from runner.schema.base import Section
 from runner.schema.judge import MISSING, judge
-
-_PACKAGE_DIR = Path(__file__).resolve().parent
-# In a wheel the YAML ships inside the package; in a checkout it stands beside it.
-CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf") if path.is_dir())
+from runner.single_run import run_composed_once
 
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
 # Their values are paths or other plain text, taken as they are typed; keys without a group, `model` too, are those of
@@ -179,6 +177,8 @@ def _compose(
 
 def _run_hydra(arguments: list[str], config_name: str, task: Task) -> None:
     with _hydra_environment(arguments, task.sweep_name):
+        if run_composed_once(arguments, CONF_DIR, config_name, task):
+            return
         hydra_main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)(task)()
 
 
@@ -302,20 +302,6 @@ def _swapped_variant(argument: str) -> Problem | None:
         message="follows from the option of the group, which brings its own keys",
         hint=f"choose it with {group}={value if value in group_options(group) else '…'}",
         origin=COMMAND_LINE,
-    )
-
-
-def with_overrides(argv: Sequence[str], *overrides: str) -> list[str]:
-    """Add overrides to a command line, beside those that are there: Hydra takes no flag between them."""
-    at = next((number for number, item in enumerate(argv) if "=" in item and not item.startswith("-")), len(argv))
-    return [*argv[:at], *overrides, *argv[at:]]
-
-
-def group_options(group: str, own_folders: Sequence[str] = ()) -> list[str]:
-    """The options of a config group that ship with the runner, and those of the user's own config folders."""
-    folders = [CONF_DIR, *map(Path, own_folders)]
-    return sorted(
-        path.stem for folder in folders for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_")
     )
 
 

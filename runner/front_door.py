@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 
 from runner.errors import EXIT_DONE, UsageError
+from runner.garbage import collection_paused
 
 # One line each, for --help. A command `x` lives in runner/commands/x.py, `x y` in runner/commands/x_y.py.
 COMMANDS = {
@@ -98,7 +99,7 @@ def _flags_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _unknown(word: str) -> str:
-    from runner.compose import group_options  # noqa: PLC0415 - only the unlucky pay for it
+    from runner.conf_folder import group_options  # noqa: PLC0415 - only the unlucky pay for it
     from runner.schema.judge import known_keys  # noqa: PLC0415
 
     close = difflib.get_close_matches(word, COMMANDS, n=1)
@@ -140,12 +141,15 @@ def run(argv: Sequence[str]) -> int:
         _hide_command_from_completion()
     command, arguments = split_command(argv)
     if "--help" in arguments or "-h" in arguments:
-        from runner.reference import help_text  # noqa: PLC0415
-
         width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
-        console.show(help_text(COMMANDS, command if _bare_words(argv) else None, width))
+        with collection_paused():
+            from runner.reference import help_text  # noqa: PLC0415
+
+            text = help_text(COMMANDS, command if _bare_words(argv) else None, width)
+        console.show(text)
         return EXIT_DONE
     console.set_up()
-    module = importlib.import_module(f"runner.commands.{command.replace(' ', '_')}")
+    with collection_paused():
+        module = importlib.import_module(f"runner.commands.{command.replace(' ', '_')}")
     exit_code: int = module.run(_flags_first(arguments))
     return exit_code

@@ -12,6 +12,7 @@ from runner import run_folder
 from runner.data.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.errors import PreflightError, Problem, RunnerError
+from runner.garbage import collection_paused
 from runner.plan.mode import LaunchPlan, choose_launch
 from runner.schema import Config
 from runner.schema.model import is_weights_file
@@ -67,8 +68,9 @@ def preflight(config: Config, run_dir: Path | None = None, *, is_in_job: bool = 
 
 
 def _check_machine_and_model(ready: Ready) -> None:
-    from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
-    from runner.model import check_model  # noqa: PLC0415
+    with collection_paused():
+        from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
+        from runner.model import check_model  # noqa: PLC0415
 
     config = ready.config
     mistakes: list[RunnerError] = []

@@ -49,11 +49,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def installed_packages() -> str:
     """One `name==version` per line, sorted."""
-    found = {
-        f"{distribution.metadata['Name']}=={distribution.version}"
-        for distribution in importlib.metadata.distributions()
-        if distribution.metadata["Name"]
-    }
+    # Each look at a distribution's metadata reads its file anew.
+    all_metadata = [distribution.metadata for distribution in importlib.metadata.distributions()]
+    found = {f"{metadata['Name']}=={metadata['Version']}" for metadata in all_metadata if metadata["Name"]}
     return "\n".join(sorted(found, key=str.lower)) + "\n"
 
 

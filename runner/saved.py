@@ -15,7 +15,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
-from runner.compose import CONF_DIR, GROUPS, group_options, permissive
+from runner.compose import GROUPS, permissive
+from runner.conf_folder import CONF_DIR, group_options
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
 from runner.schema import VARIANT_KEYS, Config

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.compose import Job, compose_jobs, group_options, permissive, to_yaml
+from runner.compose import Job, compose_jobs, permissive, to_yaml
+from runner.conf_folder import group_options
 from runner.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.compose import CONF_DIR, Job, compose_jobs
+from runner.compose import Job, compose_jobs
+from runner.conf_folder import CONF_DIR
 from runner.errors import ConfigError
 from runner.schema.base import Section
 from runner.schema.judge import MISSING

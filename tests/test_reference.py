@@ -16,8 +16,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from runner.compose import CONF_DIR, Job, compose_jobs, group_options
+from runner.compose import Job, compose_jobs
+from runner.conf_folder import CONF_DIR, group_options
 from runner.reference import config_page, experiment_schema, help_text
+from runner.reference.described import descriptions
 from runner.reference.editor import as_text
 from runner.reference.keys import read_experiments, read_groups, read_transforms
 from runner.reference.words import allowed
@@ -67,7 +69,7 @@ def test_one_command_writes_both_files(tmp_path):
     ("prefix", "section", "name"), FIELDS, ids=[f"{section.__name__}.{name}" for _, section, name in FIELDS]
 )
 def test_each_field_has_a_description_that_help_and_page_show(prefix, section, name):
-    description = section.model_fields[name].description
+    description = descriptions(section).get(name)
     assert description, f"a docstring under {section.__name__}.{name} is missing"
     words = " ".join(description.split())
     page, text = " ".join(config_page_text().split()), " ".join(wide_help().split())

@@ -73,7 +73,7 @@ def _refuse_if_queued(run_dir: Path) -> None:
     Raises:
         LaunchError: when an earlier job of this run is still in the queue, or SLURM does not say.
     """
-    jobs = {file.name.partition("_")[0] for file in (run_dir / "logs").glob("*_submission.sh")}
+    jobs = run_folder.submitted_jobs(run_dir)
     if not jobs:
         return
     command = ["squeue", "--noheader", "--me", "--format=%A"]

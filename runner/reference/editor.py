@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from runner.compose import group_options
+from runner.conf_folder import group_options
+from runner.reference.described import DescribedSchema
 from runner.reference.keys import read_groups
 from runner.reference.words import Node, describe, resolve, sentence
 from runner.schema import VARIANT_KEYS, Config
@@ -25,7 +26,7 @@ _INTERPOLATION = {"$ref": "#/definitions/interpolation"}
 
 def experiment_schema() -> dict[str, Any]:
     """The schema as plain values."""
-    schema = Config.model_json_schema()
+    schema = Config.model_json_schema(schema_generator=DescribedSchema)
     definitions = schema["$defs"]
     sections = {
         name: _section(node, definitions, VARIANT_KEYS.get(name)) for name, node in schema["properties"].items()
@@ -113,7 +114,7 @@ def _plain(node: Node) -> dict[str, Any]:
 
 
 def _transform() -> dict[str, Any]:
-    schema = TypeAdapter(Transform).json_schema()
+    schema = TypeAdapter(Transform).json_schema(schema_generator=DescribedSchema)
     return {"oneOf": [_entry(resolve(choice, schema["$defs"])) for choice in schema["oneOf"]]}
 
 

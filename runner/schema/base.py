@@ -13,6 +13,7 @@ class Section(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        # Each class is built when it is first needed: a start needs one or two of some seventy.
+        defer_build=True,
         protected_namespaces=(),
     )

@@ -1,0 +1,38 @@
+"""The values in conf/ are read by the reference as Hydra reads them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from runner.conf_folder import CONF_DIR, group_options
+from runner.reference.keys import read_file
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("file", sorted(CONF_DIR.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF_DIR)))
+def test_a_file_is_read_as_hydra_reads_it(file: Path) -> None:
+    assert read_file(file) == OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+
+
+def test_numbers_are_read_as_hydra_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("rate: 1e-3\nday: 2026-01-02\nother: ${rate}\n")
+    assert read_file(tmp_path / "a.yaml") == {"rate": 1e-3, "day": "2026-01-02", "other": "${rate}"}
+
+
+def test_options_of_own_folders_come_along(tmp_path: Path) -> None:
+    (tmp_path / "optimizer").mkdir()
+    for name in ("mine.yaml", "_base.yaml"):
+        (tmp_path / "optimizer" / name).touch()
+    assert group_options("optimizer", [str(tmp_path)]) == sorted([*group_options("optimizer"), "mine"])
+
+
+def test_the_reference_needs_no_hydra() -> None:
+    code = "import runner.reference, sys; print('hydra' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
