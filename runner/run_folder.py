@@ -237,3 +237,12 @@ def is_waiting(run_dir: Path) -> bool:
 def timestamp() -> str:
     """Now, in UTC, as ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def submitted_jobs(run_dir: Path) -> set[str]:
+    """Numbers of all of SLURM's jobs that were ever submitted for a run.
+
+    Told by what they are to do, which submitit names after the job once it is in the queue: without it (this process
+    was killed just then) a job ends by itself when it has waited for it in vain.
+    """
+    return {file.name.partition("_")[0] for file in (run_dir / "logs").glob("*_submitted.pkl")}

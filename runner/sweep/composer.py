@@ -12,7 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, flag_override
 
-from runner.compose import checked_config, group_options, plain_values
+from runner.compose import checked_config, plain_values
+from runner.conf_folder import group_options
 from runner.errors import ConfigError, Problem
 from runner.refusal import override_behind, plain, translate, unknown_option
 from runner.schema import Config

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from runner.errors import LaunchError
+from runner.run_folder import submitted_jobs
 from runner.sweep.folder import SweepFolder, Trial
 
 JOB_FILE = Path("logs", "trial.job.json")
@@ -17,10 +18,20 @@ _SECONDS_TO_ANSWER = 60
 def adopt(folder: SweepFolder, trials: Iterable[Trial]) -> None:
     """Take up the jobs that were submitted just before the sweep was killed, and so are not in its records."""
     for trial in trials:
-        file = folder.run_dir(trial) / JOB_FILE
-        if trial.job_id is None and file.is_file():
-            trial.job_id = json.loads(file.read_text(encoding="utf-8"))["job_id"]
+        newest = max(_jobs_of(trial, folder.run_dir(trial)), key=int, default=None)
+        if newest != trial.job_id:
+            trial.job_id = newest
             folder.save(trial)
+
+
+def _jobs_of(trial: Trial, run_dir: Path) -> set[str]:
+    jobs = submitted_jobs(run_dir)
+    if trial.job_id is not None:
+        jobs.add(trial.job_id)
+    file = run_dir / JOB_FILE
+    if file.is_file():
+        jobs.add(json.loads(file.read_text(encoding="utf-8"))["job_id"])
+    return jobs
 
 
 def queued(job_ids: Collection[str]) -> set[str]:

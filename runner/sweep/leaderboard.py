@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,13 +121,13 @@ def config_flags(argv: Sequence[str]) -> list[str]:
 
 
 def experiment_of(outcome: Outcome, metrics: Sequence[Metric]) -> str:
-    """An experiment file that trains a trial again: what differs from the defaults, whatever it came from."""
+    """An experiment file that trains a trial again: what was varied, and what else differs from the defaults."""
     config = outcome.trial.config
     options = chosen_options(config)
     defaults = {key: value for key, value in default_values(options).items() if key not in _NOT_OF_THE_EXPERIMENT}
     # As the schema reads them, with what it fills in for the entries of lists.
     filled = Config.model_validate_json(json.dumps({**config, **defaults})).model_dump(mode="json")
-    kept = _difference({key: config[key] for key in defaults}, filled)
+    kept = _difference({key: config[key] for key in defaults}, filled, outcome.trial.values.keys())
     values = {"defaults": [{f"override /{group}": option} for group, option in options.items()], **kept}
     return _head(outcome, metrics) + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
@@ -141,11 +141,17 @@ def _begins_with(file: Path, head: str) -> bool:
     return file.is_file() and file.read_text(encoding="utf-8").startswith(head)
 
 
-def _difference(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _difference(
+    values: Mapping[str, Any], defaults: Mapping[str, Any], varied: Collection[str], prefix: str = ""
+) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and isinstance(defaults.get(key), Mapping):
-            inner = _difference(value, defaults[key])
+        full_key = f"{prefix}{key}"
+        is_group = not prefix and isinstance(value, Mapping)  # whose option stands in the defaults list
+        if full_key in varied and not is_group:
+            changed[key] = value
+        elif isinstance(value, Mapping) and isinstance(defaults.get(key), Mapping):
+            inner = _difference(value, defaults[key], varied, f"{full_key}.")
             if inner:
                 changed[key] = inner
         elif key not in defaults or value != defaults[key]:

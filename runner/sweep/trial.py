@@ -13,6 +13,7 @@ from runner.errors import EXIT_DONE, EXIT_FAILURE, RunnerError, StoppedOnRequest
 from runner.files import write_json
 from runner.launch.submitted import Submission
 from runner.launch.watch import Watch, die_with
+from runner.leave import leave
 from runner.preflight import preflight
 from runner.schema.judge import judge
 from runner.stop import StopRequest
@@ -76,4 +77,4 @@ def _told(error: Exception, run_dir: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

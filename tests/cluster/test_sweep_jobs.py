@@ -42,6 +42,24 @@ def test_the_jobs_complete_the_leaderboard_and_none_is_submitted_twice(start, ti
     assert attempts(folder) == {"0": 1, "1": 1}
 
 
+def test_jobs_that_a_killed_sweep_had_just_submitted_are_not_submitted_again(start, tiny, tmp_path):
+    folder = tmp_path / "mine"
+    typed = ["-m", *tiny(*CPU_JOB, "dist.slurm.extra.hold=true", RATES, f"sweep.dir={folder}")]
+    assert start((), typed).stdout.count("submitted job") == 2
+    jobs = [json.loads(file.read_text())["job_id"] for file in sorted(folder.glob("*/logs/trial.job.json"))]
+    # As a kill between sbatch and our own note of the job leaves it.
+    for number in range(2):
+        (folder / str(number) / "logs" / "trial.job.json").unlink()
+        trial_file = folder / "trials" / f"{number}.json"
+        trial_file.write_text(json.dumps(json.loads(trial_file.read_text()) | {"job_id": None}))
+    assert "submitted job" not in start((), typed).stdout
+    assert [json.loads((folder / "trials" / f"{number}.json").read_text())["job_id"] for number in range(2)] == jobs
+    subprocess.run(["scontrol", "release", *jobs], check=True, timeout=60)
+    completed = {"0": "completed", "1": "completed"}
+    wait_for(f"both jobs; {leaderboard(folder)}", lambda: leaderboard(folder) == completed)
+    assert attempts(folder) == {"0": 1, "1": 1}
+
+
 def test_hydras_submitit_launcher_waits_for_its_jobs(tiny, tmp_path):
     reason = "needs pip install 'hydra-submitit-launcher~=1.2' 'hydra-core~=1.3.8'"
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason=reason)

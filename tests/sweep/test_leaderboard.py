@@ -118,6 +118,17 @@ def test_best_yaml_trains_the_winner_again(folder, add_trial, tmp_path, typed):
     assert identity_of(again) == identity_of(config)
 
 
+def test_best_yaml_has_what_was_varied_even_where_the_default_won(folder, add_trial):
+    default = load_config([]).optimizer.lr
+    trial = add_trial({"optimizer.lr": str(default), "model": "resnet18"}, [0.5])
+    trial.config = load_config([]).model_dump(mode="json")
+    write_leaderboard(folder, read_leaderboard(folder, [trial], ("val_top1",), ("maximize",)))
+    experiment = yaml.safe_load((folder.path / "best.yaml").read_text())
+    assert experiment["optimizer"] == {"lr": default}
+    assert {"override /model": "resnet18"} in experiment["defaults"]
+    assert "model" not in experiment
+
+
 def test_the_command_of_a_trial_is_quoted_for_a_shell(add_trial):
     trial = add_trial({"data.root": "a b"})
     assert command_of(trial) == "python -m runner 'data.root=a b'"
