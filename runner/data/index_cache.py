@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from runner.data.index import BROKEN_LINK, FolderIndex, LeftOut, Scan, Stamp, packed, scan, stamp_of
 from runner.errors import InvalidDatasetError, OutputError
@@ -85,7 +85,7 @@ def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, st
     if kept is not None:
         _note_use(file)
         return kept, None
-    with _one_process_at_a_time(file):
+    with _one_process_at_a_time(file) as hindrance:
         kept = _read_valid(file, folder)
         if kept is not None:
             return kept, None
@@ -99,7 +99,10 @@ def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, st
             return found.index, f"{key}: the list of files can't be kept and is made anew at each start: {error}"
         _remove_forgotten(cache)
     # Now from the file, so that all processes share it.
-    return _read_valid(file, folder) or found.index, None
+    index = _read_valid(file, folder) or found.index
+    if hindrance is None:
+        return index, None
+    return index, f"{key}: each process made the list of files for itself, as they could not take turns: {hindrance}"
 
 
 def _note_use(file: Path) -> None:
@@ -132,21 +135,27 @@ def _is_lasting(found: Scan, begun_ns: int) -> bool:
 
 
 @contextmanager
-def _one_process_at_a_time(file: Path) -> Iterator[None]:
+def _one_process_at_a_time(file: Path) -> Iterator[str | None]:
+    """Where there can be no lock, each process scans for itself, which is as right; yields what stood in the way."""
     lock = FileLock(file.with_suffix(".lock"), timeout=_MOST_SECONDS_TO_WAIT)
+    hindrance = _hindrance_to(lock, file.parent)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except (OSError, NotImplementedError, Timeout):
-        # A folder that can't be written, a file system without locks: each scans for itself, which is as right.
-        yield
-        return
-    try:
-        yield
+        yield hindrance
     finally:
-        lock.release()
-        # Should another process hold it by now, a third one would scan at the same time, which is as right.
-        Path(lock.lock_file).unlink(missing_ok=True)
+        if hindrance is None:
+            lock.release()
+            # Should another process hold it by now, a third one would scan at the same time, which is as right.
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+
+def _hindrance_to(lock: BaseFileLock, folder: Path) -> str | None:
+    """Take a lock; returns why it can't be had: not writable, a file system without locks, or held for too long."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError, Timeout) as error:
+        return str(error)
+    return None
 
 
 # The file: magic, length of the header, header (JSON), arrays, digest of all before ----------------------------------

@@ -7,6 +7,7 @@ refused all the same, because an archive that has them is not what it seems.
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import re
@@ -30,6 +31,11 @@ _BLOCK_BYTES = 512
 _MAX_HEADER_BYTES = 1 << 20
 _DRIVE = re.compile(r"[A-Za-z]:")
 _GIB = 1 << 30
+# What the libraries raise for damaged archives, which document none of it.
+_DAMAGES = (
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, RuntimeError, UnicodeError, OSError),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +121,7 @@ def _damage_named(path: Path) -> Iterator[None]:
     """What the libraries raise for damaged archives, as one named error."""
     try:
         yield
-    except (NotImplementedError, zlib.error, lzma.LZMAError, struct.error, tarfile.TarError, EOFError) as error:
-        raise _damaged(path, error) from error
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, RuntimeError, UnicodeError, OSError) as error:
+    except _DAMAGES as error:
         raise _damaged(path, error) from error
 
 
@@ -128,6 +132,9 @@ def _damaged(path: Path, error: Exception) -> InvalidDatasetError:
             "encoding=cp437 or encoding=gbk"
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    # A seek to where a damaged archive points is an invalid argument; other errors with a number are the machine's.
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        return InvalidDatasetError(f"input = {path}: the archive can't be read: {reason}")
     return InvalidDatasetError(f"input = {path}: the archive is damaged, cut off or of an unknown kind: {reason}")
 
 

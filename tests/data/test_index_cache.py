@@ -293,3 +293,14 @@ def test_a_cache_that_cannot_be_cleaned_is_no_reason_to_fail(folder, load, tmp_p
     assert load(folder)[1]
     assert not load(folder)[1]
     assert old.exists()
+
+
+def test_without_locks_the_index_is_as_right_and_it_is_said(folder, tmp_path, monkeypatch):
+    def refuse(_):
+        raise NotImplementedError("no locks here")
+
+    monkeypatch.setattr(index_cache.FileLock, "acquire", refuse)
+    index, note = load_or_scan(str(folder), key="data.train", cache=tmp_path / "cache")
+    assert same(index, scan_class_folders(str(folder), key="data.train"))
+    assert note is not None
+    assert note.endswith("no locks here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import stat
 import struct
@@ -229,3 +230,14 @@ def test_a_method_of_compression_that_nobody_knows(tmp_path):
         struct.pack_into("<H", data, data.index(signature) + offset, 99)
     path.write_bytes(data)
     assert "of an unknown kind" in refusal_of(read_zip, path, "utf-8", LIMITS, {"ants/1.jpg"})
+
+
+def test_a_disk_that_fails_is_not_taken_for_a_damaged_archive(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    archive = make_zip(tmp_path / "a.zip", {"a/1.jpg": b"x"})
+    monkeypatch.setattr(zipfile.ZipFile, "__init__", fail)
+    told = refusal_of(list_zip, archive, "utf-8", LIMITS)
+    assert "can't be read: Input/output error" in told
+    assert "damaged" not in told
