@@ -3,7 +3,7 @@ import torch
 import yaml
 
 from runner import device
-from runner.compose import CONF_DIR
+from runner.conf_folder import CONF_DIR
 from runner.device import choose_device, choose_memory_format, choose_num_threads, choose_precision
 from runner.errors import DeviceError
 from runner.schema.trainer import TrainerConfig

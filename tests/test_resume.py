@@ -119,6 +119,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(tiny, tmp_path, monkeypatch
 ON_DEVICE = (
     *SCENARIO,
     "data.cache=device",
+    "trainer.mixup_alpha=0.2",
     "data.train_transforms=[{name: random_crop, size: 32, padding: 4}, {name: random_horizontal_flip}]",
 )
 
@@ -307,6 +308,7 @@ CHANGES = (
     "trainer.monitor=val_loss",
     "trainer.clip_norm=1",
     "trainer.label_smoothing=0.1",
+    "trainer.mixup_alpha=0.2",
     "trainer.freeze_backbone_epochs=1",
     "trainer.accumulate_steps=2",
     "trainer.epochs=5",

@@ -280,6 +280,8 @@ OPTIONS = (
     "trainer.precision=bf16",
     "trainer.deterministic=true",
     "trainer.label_smoothing=0.1",
+    "trainer.mixup_alpha=0.2",
+    "trainer.cutmix_alpha=1",
     "optimizer=adamw",
     "model.stem=small",
 )
@@ -289,6 +291,17 @@ OPTIONS = (
 def test_each_option_trains(tiny, option):
     overrides = [item for item in tiny() if item.partition("=")[0] != option.partition("=")[0]]
     result = runner.fit(runner.load_config([*overrides, option, "trainer.max_steps=2"]))
+    assert record_of(result.run_dir)["status"] == "completed"
+
+
+def test_images_are_mixed_with_class_weights_and_over_several_batches_too(tiny):
+    mixed = (
+        "trainer.mixup_alpha=0.2",
+        "trainer.cutmix_alpha=1",
+        "data.balance=loss_weights",
+        "trainer.accumulate_steps=2",
+    )
+    result = runner.fit(runner.load_config(tiny(*mixed, "trainer.max_steps=2")))
     assert record_of(result.run_dir)["status"] == "completed"
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from runner.compose import CONF_DIR
+from runner.conf_folder import CONF_DIR
 from runner.doctor import meeting
 from runner.doctor.meeting import check_rendezvous
 from runner.errors import LaunchError
