@@ -22,6 +22,7 @@ from torch.nn import functional
 
 import runner
 from runner import console
+from runner.allocator import freed_memory_kept
 from runner.assemble import assemble
 from runner.checkpoint import CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
@@ -41,7 +42,7 @@ def main() -> None:
     side, *overrides = sys.argv[1:]
     console.set_up()  # what the runner says is part of what it costs
     ready = preflight(runner.load_config(overrides))
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, freed_memory_kept():
         trainer = build(ready, RunFolder(Path(folder)), stack)
         figures = run_bare(trainer) if side == "bare" else run_runner(trainer, Path(folder) / "metrics.jsonl")
     print(json.dumps(figures))

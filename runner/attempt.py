@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import report
+from runner.allocator import freed_memory_kept
 from runner.garbage import collection_paused, heap_set_aside
 from runner.run_folder import read_record
 
@@ -61,7 +62,7 @@ class Attempt:
         with collection_paused():
             from runner.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
 
-        with heap_set_aside() if is_first else nullcontext():
+        with heap_set_aside() if is_first else nullcontext(), freed_memory_kept():
             return train(config, folder, splits, self, dist=dist, stop=stop)
 
     def explain_failure(self, folder: Path, splits: Splits) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from runner.allocator import freed_memory_kept
 from runner.assemble import Assembled, assemble
 from runner.checkpoint import CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
@@ -135,7 +136,7 @@ def without_data(bench: Bench) -> Bench:
 @contextmanager
 def _set_up(bench: Bench, num_steps: int) -> Iterator[tuple[Assembled, _Listener]]:
     """A training that is about to begin, in a folder that goes away again."""
-    with _few_threads(bench), tempfile.TemporaryDirectory(prefix="runner-doctor-") as folder:
+    with freed_memory_kept(), _few_threads(bench), tempfile.TemporaryDirectory(prefix="runner-doctor-") as folder:
         listener, store = _Listener(), CheckpointStore(Path(folder) / "checkpoints", keep=1)
         # A signal that would end this process at once would leave the folder behind.
         with StopRequest() as stop, CheckpointWriter(store) as writer:

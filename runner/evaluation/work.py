@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.allocator import freed_memory_kept
 from runner.console import LOGGER, log_to_file
 from runner.evaluation.subject import Subject
 from runner.run_folder import RunFolder
@@ -27,6 +28,7 @@ class EvaluationWork:
     num_earlier: int = 0
     if_cut: str = "No result was written; evaluate again"
 
+    @freed_memory_kept()
     def carry_out(
         self,
         config: Config,

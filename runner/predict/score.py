@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from runner.allocator import freed_memory_kept
 from runner.assemble_trained import assemble_scorer
 from runner.console import LOGGER, ProgressLine, progress_line
 from runner.data.decode import decode_image
@@ -64,6 +65,7 @@ class _ImageFiles(Dataset["_Loaded"]):
         return _Loaded(images=stacked.permute(0, 3, 1, 2), errors=tuple(errors))
 
 
+@freed_memory_kept()
 def score(
     package: Package,
     inputs: Inputs,
