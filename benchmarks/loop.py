@@ -82,6 +82,7 @@ def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
     started = time.perf_counter()
     with mock.patch.object(trainer, "_train_epoch", clocked):
         trainer.fit()
+        trainer.writer.wait()
     whole = time.perf_counter() - started
     rows = [json.loads(line) for line in metrics_file.read_text().splitlines()]
     evaluation = sum(row["evaluation_seconds"] for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -118,6 +119,9 @@ def _run(
     trainer = assembled.trainer
     started = time.perf_counter()
     _fit(trainer)
+    if recorder is not None and trainer.pruned is None:
+        _import_ahead()
+    trainer.writer.wait()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
     if trainer.pruned is not None:
@@ -141,6 +145,12 @@ def _run(
         folder.end("completed")
         conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
     return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+
+
+def _import_ahead() -> None:
+    """Import what an evaluation needs while the last checkpoint is still being written."""
+    for name in ("runner.evaluation.final", "runner.evaluation.picture"):
+        importlib.import_module(name)
 
 
 def _skipped(assembled: Assembled) -> Iterator[str]:

@@ -114,6 +114,8 @@ class Trainer:
     def fit(self) -> None:
         """Train until the last epoch, the last step, or until patience ends; from wherever `progress` stands.
 
+        The last checkpoint may still be in the hands of the writer then.
+
         Raises:
             StoppedOnRequest: after everything was saved.
             NonFiniteLossError: the last good checkpoint stands.
@@ -125,7 +127,6 @@ class Trainer:
             while not self._is_finished() and not self._is_pruned():
                 self._train_epoch(stream)
                 finish_epoch(self)
-        self.writer.wait()
 
     def _is_finished(self) -> bool:
         trainer, progress = self.config.trainer, self.progress
