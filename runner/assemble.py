@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, assert_never
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.balance import class_weights
 from runner.data.batch import Batch
-from runner.data.batched import BatchedTransforms, parted, resolve_cache
+from runner.data.batched import BatchedTransforms, keeps_evaluation, parted, resolve_cache
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.on_device import DeviceImages, load_onto
@@ -83,8 +83,8 @@ def assemble(
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
     data = in_force(config)
-    cache = resolve_cache(data, len(splits.train))
-    data = data.model_copy(update={"cache": cache})
+    is_kept = keeps_evaluation(data, len(splits.val))
+    data = data.model_copy(update={"cache": resolve_cache(data, len(splits.train))})
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     model = _placed(built.module, config, dist, memory_format)
     train_batches = _train_batches(config, data, splits.train, dist)
@@ -100,7 +100,7 @@ def assemble(
         memory_format=memory_format,
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
-        val_batches=_eval_batches(data, splits.val, dist, _kept_on(cache, dist)),
+        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist) if is_kept else None),
         **_counting(data, splits, train_batches, dist),
         data_fingerprint=fingerprint(splits),
         writer=writer,
@@ -212,17 +212,9 @@ def share_of(data: DataConfig, key: str, source: ImageSource, dist: DistContext)
     )
 
 
-def _kept_on(cache: Literal["none", "memory", "device"], dist: DistContext) -> torch.device | None:
+def _kept_on(data: DataConfig, dist: DistContext) -> torch.device:
     """Where the images of evaluation stay between two epochs."""
-    match cache:
-        case "none":
-            return None
-        case "memory":
-            return torch.device("cpu")
-        case "device":
-            return dist.device
-        case _:
-            assert_never(cache)
+    return dist.device if data.cache == "device" else torch.device("cpu")
 
 
 def _eval_batches(

@@ -68,12 +68,20 @@ def resolve_cache(data: DataConfig, num_images: int) -> Literal["none", "memory"
     """data.cache, with `auto` decided for so many training images."""
     if data.cache != "auto":
         return data.cache
-    is_small = num_images * data.image_size**2 * 3 <= _MOST_BYTES_UNASKED
     match parted(data.train_transforms):
-        case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if is_small:
+        case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if _are_small(data, num_images):
             return "device"
         case _:
             return "none"
+
+
+def keeps_evaluation(data: DataConfig, num_images: int) -> bool:
+    """Whether so many images of evaluation, after their transforms, are kept between two epochs."""
+    return data.cache != "none" and (data.cache != "auto" or _are_small(data, num_images))
+
+
+def _are_small(data: DataConfig, num_images: int) -> bool:
+    return num_images * data.image_size**2 * 3 <= _MOST_BYTES_UNASKED
 
 
 def find_cache_problems(data: DataConfig) -> list[Problem]:

@@ -61,8 +61,9 @@ class _Data(Section):
     """Images that are kept once they are decoded. memory: in memory that all processes of a machine share; all pixels
     are decoded, as with jpeg_reduction none. device: in each process's GPU (or its memory, without one), where crops
     and flips are drawn for a whole batch at once: for small images; it takes train_transforms of fixed transforms, then
-    random_crop and flips. Both keep the images of evaluation as they are after their transforms. auto: device where
-    that changes no pixel, as nothing is random, and the images take at most 256 MiB; else none."""
+    random_crop and flips. Both keep the images of evaluation as they are after their transforms. auto: what changes no
+    pixel and takes at most 256 MiB: it keeps the images of evaluation, and those of training, on the device, if nothing
+    about them is random."""
     exclude: str | None
     """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
     one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from runner.data.batched import BatchedTransforms, parted, resolve_cache
+from runner.data.batched import BatchedTransforms, keeps_evaluation, parted, resolve_cache
 from runner.data.splits import inspect
 from runner.schema.data import DataConfig
 from runner.schema.transforms import Transform
@@ -81,3 +81,6 @@ def test_auto_changes_no_pixel(
     data = data_config("folder", cache="auto", image_size=16, train_transforms=entries)
     assert resolve_cache(data, num_images) == chosen
     assert resolve_cache(data.model_copy(update={"cache": "memory"}), num_images) == "memory"
+    assert not keeps_evaluation(data.model_copy(update={"cache": "none"}), num_images)
+    assert keeps_evaluation(data.model_copy(update={"cache": "memory"}), num_images)
+    assert keeps_evaluation(data, num_images) == (num_images <= 349_525)  # of 3 · 16² bytes, 256 MiB

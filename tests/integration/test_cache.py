@@ -76,6 +76,22 @@ def test_memory_decodes_no_image_twice(
         assert len(paths) <= count + num_looked_at[split]
 
 
+def test_by_default_the_images_of_evaluation_are_decoded_once(
+    train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runner.data import source
+
+    opened: list[str] = []
+    monkeypatch.setattr(source, "open_image", lambda path, most: opened.append(path) or open_image(path, most))
+    open_image = runner.data.decode.open_image
+    kept = train()
+    assert len([path for path in opened if "/val/" in path]) <= 14 + 1
+    opened.clear()
+    anew = train("data.cache=none")
+    assert len([path for path in opened if "/val/" in path]) >= 2 * 14
+    assert_same(kept, anew)
+
+
 def test_memory_is_shared_by_two_processes(
     run_cli: Callable[..., object], photos: Path, tmp_path: Path, tiny: Callable[..., list[str]]
 ) -> None:
