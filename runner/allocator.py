@@ -29,8 +29,8 @@ def freed_memory_kept() -> Iterator[None]:
 
     Does nothing where there is another C library than glibc, or where the environment has settings for its allocator.
     """
-    library = ctypes.CDLL(None) if os.name == "posix" else None
-    if not hasattr(library, "gnu_get_libc_version") or _is_set_by_user():
+    library = _glibc()
+    if library is None or _is_set_by_user():
         yield
         return
     library.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
@@ -40,6 +40,11 @@ def freed_memory_kept() -> Iterator[None]:
     finally:
         library.mallopt(_M_TRIM_THRESHOLD, _OWN_TRIM_BYTES)
         library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    return library if hasattr(library, "gnu_get_libc_version") else None
 
 
 def _is_set_by_user() -> bool:

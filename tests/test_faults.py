@@ -24,6 +24,7 @@ from runner.saved import load_saved
 from runner.trainer.loop import Trainer
 
 SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
+LOADERS = ("data.workers=1", "data.cache=none")  # those of evaluation stay for the next epoch
 AT_STEP = 7  # of 10; the first epoch is saved at step 5
 
 
@@ -69,7 +70,7 @@ def goes_on(run_dir: Path) -> None:
 
 
 def kill_a_loader() -> None:
-    # Of those that train and those that evaluate, the former are started first.
+    # Of those that train and those that evaluate the former are started first, and may have made all batches by now.
     os.kill(min(process.pid or 0 for process in multiprocessing.active_children()), signal.SIGKILL)
 
 
@@ -90,7 +91,7 @@ once_more = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableException
     ],
 )
 def test_what_the_machine_can_not_do_is_named(tiny, tmp_path, monkeypatch, fault, message):
-    assert message in fails(tiny(*SMALL, "data.workers=1"), monkeypatch, fault, DeviceError)
+    assert message in fails(tiny(*SMALL, *LOADERS), monkeypatch, fault, DeviceError)
     run_dir = run_dir_in(tmp_path)
     record = record_of(run_dir)
     assert (record["status"], record["error"]["name"]) == ("failed", "DeviceError")
@@ -108,7 +109,7 @@ def test_a_loader_that_dies_while_nobody_waits_for_it_is_named(tiny, monkeypatch
         while True:
             torch.ones(8).sum()
 
-    message = fails(tiny(*SMALL, "data.workers=1"), monkeypatch, kill_and_compute, DeviceError)
+    message = fails(tiny(*SMALL, *LOADERS), monkeypatch, kill_and_compute, DeviceError)
     assert "a process that loads images died (DataLoader worker (pid" in message
 
 
