@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from runner.checkpoint import CheckpointStore, Tensors, verify
+from runner.checkpoint import CheckpointStore, Tensors, check_written
 from runner.console import LOGGER
 from runner.errors import OutputError
 from runner.files import named_write_errors
@@ -120,7 +120,7 @@ class CheckpointWriter:
         try:
             self._store.save(name, self._snapshot, state)
             # What came before may only go once this one is known to be good.
-            verify(self._store.folder / name)
+            check_written(self._store.folder / name, self._snapshot)
             self._store.point("last", name)
             if is_best:
                 self._store.point("best", name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.checkpoint import CheckpointStore, checkpoint_name, verify
+from runner.checkpoint import CheckpointStore, check_written, checkpoint_name, verify
 from runner.errors import CheckpointError, OutputError
 
 TENSORS = {"model": {"weight": torch.arange(6.0).reshape(2, 3), "count": torch.tensor(7)}, "optimizer": {}}
@@ -111,6 +111,33 @@ def test_every_damage_is_noticed(tmp_path):
             store.load("0001-00000001")
         file.write_bytes(good)
     verify(folder)
+
+
+def test_what_differs_from_memory_is_noticed(tmp_path):
+    tensors = {
+        "model": {
+            "weight": torch.tensor([1.0, float("nan"), -0.0]),
+            "count": torch.tensor(7),
+            "half": torch.ones(3, dtype=torch.bfloat16),
+            "mask": torch.tensor([True, False]),
+        },
+        "optimizer": {},
+    }
+    CheckpointStore(tmp_path, keep=2).save("0001-00000001", tensors, {})
+    folder = tmp_path / "0001-00000001"
+    check_written(folder, tensors)
+    for key, other in {
+        "weight": torch.tensor([1.0, float("nan"), 0.0]),  # another bit, though equal as a number
+        "count": torch.tensor(8),
+        "half": torch.ones(3, dtype=torch.float16),
+        "mask": torch.tensor([True, True]),
+        "more": torch.tensor(1),
+    }.items():
+        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged: it differs"):
+            check_written(folder, {**tensors, "model": {**tensors["model"], key: other}})
+    (folder / "optimizer.safetensors").write_bytes(b"cut")
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors can't be read"):
+        check_written(folder, tensors)
 
 
 def flip(content: bytes, position: int, randomness: random.Random) -> bytes:

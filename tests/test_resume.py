@@ -327,7 +327,7 @@ def test_a_change_that_is_allowed_really_goes_on(tiny, tmp_path, monkeypatch, ch
     assert record["best"]["metric"] == wanted.trainer.monitor
 
 
-@pytest.mark.parametrize("seam", ["verify", "point", "prune"])
+@pytest.mark.parametrize("seam", ["check", "point", "prune"])
 def test_a_kill_at_each_seam_of_a_save_loses_nothing(tiny, tmp_path, monkeypatch, unkilled, seam):
     """Killed within the save of the first epoch's checkpoint, which is the best one."""
 
@@ -338,7 +338,7 @@ def test_a_kill_at_each_seam_of_a_save_loses_nothing(tiny, tmp_path, monkeypatch
         raise Gone
 
     scenario = (*SCENARIO, "trainer.keep=1", "trainer.checkpoint_every=5")
-    targets = {"verify": "runner.checkpoint_writer.verify", "point": "runner.checkpoint.CheckpointStore.point"}
+    targets = {"check": "runner.checkpoint_writer.check_written", "point": "runner.checkpoint.CheckpointStore.point"}
     with monkeypatch.context() as patch:
         patch.setattr(targets.get(seam, "runner.checkpoint.CheckpointStore.prune"), die)
         # In the thread nothing survives a kill: it ends where it is.
