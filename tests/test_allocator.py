@@ -10,7 +10,9 @@ import sys
 
 import pytest
 
+import runner
 from runner.allocator import freed_memory_kept
+from runner.trainer.loop import Trainer
 
 glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
 
@@ -83,3 +85,21 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("runner.allocator.ctypes.CDLL", lambda _: object())
     with freed_memory_kept():
         pass
+
+
+def test_a_training_keeps_memory_and_hands_it_back(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Library:
+        def mallopt(self, *_: int) -> None:
+            calls.append("mallopt")
+
+        def malloc_trim(self, _: int) -> None:
+            calls.append("malloc_trim")
+
+    train = Trainer.fit
+    monkeypatch.setattr("runner.allocator._glibc", Library)
+    monkeypatch.setattr("runner.allocator._is_set_by_user", lambda: False)
+    monkeypatch.setattr("runner.trainer.loop.Trainer.fit", lambda trainer: (calls.append("fit"), train(trainer)))
+    runner.fit(runner.load_config(tiny("trainer.epochs=1")))
+    assert calls == ["mallopt", "mallopt", "fit", "mallopt", "malloc_trim"]

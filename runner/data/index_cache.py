@@ -153,6 +153,7 @@ def _hindrance_to(lock: BaseFileLock, folder: Path) -> str | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+    # Earlier releases of filelock say NotImplementedError where the file system knows no flock (ENOSYS).
     except (OSError, NotImplementedError, Timeout) as error:
         return str(error)
     return None

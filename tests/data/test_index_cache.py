@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -295,9 +296,23 @@ def test_a_cache_that_cannot_be_cleaned_is_no_reason_to_fail(folder, load, tmp_p
     assert old.exists()
 
 
-def test_without_locks_the_index_is_as_right_and_it_is_said(folder, tmp_path, monkeypatch):
+def test_a_lock_that_is_held_for_too_long_is_said_and_not_waited_for_without_end(folder, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setattr(index_cache, "_MOST_SECONDS_TO_WAIT", 0.1)
+    with (cache / f"{index_cache._name(str(folder))}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        index, note = load_or_scan(str(folder), key="data.train", cache=cache)
+    assert same(index, scan_class_folders(str(folder), key="data.train"))
+    assert note is not None
+    assert "could not take turns" in note
+    assert ".lock" in note
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, PermissionError])
+def test_without_locks_the_index_is_as_right_and_it_is_said(error, folder, tmp_path, monkeypatch):
     def refuse(_):
-        raise NotImplementedError("no locks here")
+        raise error("no locks here")
 
     monkeypatch.setattr(index_cache.FileLock, "acquire", refuse)
     index, note = load_or_scan(str(folder), key="data.train", cache=tmp_path / "cache")
