@@ -2,7 +2,8 @@
 
 A small model is trained on 20,000 small files with 4 loader processes. At the end of each epoch the proportional set
 size (PSS, /proc/PID/smaps_rollup) of all processes of the run is added up. The run is of 21 epochs: at the end of its
-last one the loader processes are gone. Goal: epoch 20 at most 1.01 times epoch 2. Linux only.
+last one the loader processes are gone. Goal: epoch 20 at most 1.01 times epoch 2. Linux only. No other program that
+has loaded the same libraries may start or end meanwhile: their pages count for less in each of several processes.
 """
 
 from __future__ import annotations

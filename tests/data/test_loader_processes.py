@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from runner.allocator import freed_memory_kept
 from runner.data.loader import TrainBatches
 from runner.data.synthetic import SyntheticSource
 from runner.data.transforms import pipeline_of
@@ -106,3 +108,20 @@ def test_loaders_end_when_the_training_process_is_killed(start: Callable[[str], 
     process = start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n")
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (-signal.SIGKILL, "loading\n"), errors
+
+
+def private_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty:"))
+
+
+def test_a_loader_takes_no_more_memory_from_batch_to_batch() -> None:
+    source = SyntheticSource(np.zeros((4, 64, 64, 3), np.uint8), np.zeros(4000, np.int64))
+    big = replace(batches(), source=source, batch_size=50, workers=1)
+    sizes = []
+    with freed_memory_kept(), closing(big.stream(0, 0, 1)) as stream:
+        for _ in stream:
+            sizes += [private_bytes(process.pid or 0) for process in multiprocessing.active_children()]
+    one_batch = 50 * 64 * 64 * 3
+    assert len(sizes) > 60
+    assert max(sizes[50:]) - sizes[10] < 4 * one_batch
