@@ -23,7 +23,7 @@ def freed_memory_kept() -> Iterator[None]:
 
     A step asks for the memory of its activations and frees all of it, in hundreds of blocks. glibc hands the larger
     part of that back, and the system zeroes it page by page in the next step: with ResNet-18 at 64 px and batches of
-    32 on two cores that was 6,900 pages and a ninth of a step (`benchmarks/allocator.py`). What is kept is at most
+    32 on two cores that was 6,900 pages and a ninth of a step (`benchmarks/allocator.py`). What is kept is about
     what was once in use, as with the caching allocator of a GPU. Afterwards all of it goes back. Processes that are
     forked meanwhile, as those that load images, do the same.
 

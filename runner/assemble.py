@@ -23,7 +23,7 @@ from runner.data.batch import Batch
 from runner.data.batched import BatchedTransforms, keeps_evaluation, parted, resolve_cache
 from runner.data.fingerprint import fingerprint
 from runner.data.loader import EvalBatches, TrainBatches
-from runner.data.on_device import DeviceImages, load_onto
+from runner.data.on_device import DeviceImages, load_onto, refuse_too_many
 from runner.data.pixel_cache import cached
 from runner.data.source import ImageSource
 from runner.data.splits import Splits
@@ -84,10 +84,11 @@ def assemble(
     built = build_model(config.model, len(splits.classes))
     data = in_force(config)
     is_kept = keeps_evaluation(data, len(splits.val))
+    num_kept = -(-len(splits.val) // dist.world_size) if is_kept else 0
     data = data.model_copy(update={"cache": resolve_cache(data, len(splits.train))})
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     model = _placed(built.module, config, dist, memory_format)
-    train_batches = _train_batches(config, data, splits.train, dist)
+    train_batches = _train_batches(config, data, splits.train, dist, num_kept)
     trainer = Trainer(
         config=config,
         dist=dist,
@@ -100,7 +101,7 @@ def assemble(
         memory_format=memory_format,
         optimizer=build_optimizer(config.optimizer, model),
         train_batches=train_batches,
-        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist) if is_kept else None),
+        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist, num_kept)),
         **_counting(data, splits, train_batches, dist),
         data_fingerprint=fingerprint(splits),
         writer=writer,
@@ -157,10 +158,14 @@ def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | No
     return AveragedModel(model, multi_avg_fn=average, use_buffers=True)
 
 
-def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:
+def _train_batches(
+    config: Config, data: DataConfig, source: ImageSource, dist: DistContext, num_kept: int = 0
+) -> TrainBatches:
+    """Of the training split; beside them each process keeps this many images of evaluation."""
     if data.cache == "memory":
         name = dist.share_object(uuid.uuid4().hex)
-        source = cached(source, name, partial(dist.total, 0))
+        evaluation_bytes = dist.num_sharing_cores * num_kept * _prepared_bytes(data)
+        source = cached(source, name, partial(dist.total, 0), evaluation_bytes=evaluation_bytes)
     batches = TrainBatches(
         source=source,
         prepare=train_transform(data).of,
@@ -212,9 +217,19 @@ def share_of(data: DataConfig, key: str, source: ImageSource, dist: DistContext)
     )
 
 
-def _kept_on(data: DataConfig, dist: DistContext) -> torch.device:
-    """Where the images of evaluation stay between two epochs."""
-    return dist.device if data.cache == "device" else torch.device("cpu")
+def _prepared_bytes(data: DataConfig) -> int:
+    """Of an image after its transforms."""
+    return 3 * data.image_size**2
+
+
+def _kept_on(data: DataConfig, dist: DistContext, num_kept: int) -> torch.device | None:
+    """Where so many images of evaluation stay between two epochs; None if there are none to keep."""
+    if num_kept == 0:
+        return None
+    if data.cache != "device":
+        return torch.device("cpu")
+    refuse_too_many(dist.device, "images of evaluation of each process", num_kept, _prepared_bytes(data))
+    return dist.device
 
 
 def _eval_batches(

@@ -36,6 +36,7 @@ _STATE = "state.json"
 _MANIFEST = "manifest.json"
 # By their size in bytes.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_EARLIER_STAND = "this checkpoint was not kept, those before it stand: look after the disk, then resume the run"
 _NAME = re.compile(r"\d+-\d+")
 
 
@@ -67,10 +68,16 @@ class CheckpointStore:
         self.keep = keep
 
     def save(self, name: str, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-        """Write a checkpoint as a whole; a checkpoint of this name is replaced.
+        """Write a checkpoint as a whole; a checkpoint of this name is replaced, once the new one is known to be good.
+
+        Args:
+            name: of the checkpoint.
+            tensors: by file; contiguous, on the CPU.
+            state: plain values.
 
         Raises:
             OutputError: when it can't be written; earlier checkpoints are intact then.
+            CheckpointError: the disk gives back something else; they are intact too.
         """
         path = self.folder / name
         temporary = temporary_beside(path)
@@ -79,6 +86,7 @@ class CheckpointStore:
                 self.folder.mkdir(exist_ok=True)
                 temporary.mkdir()
                 _write_files(temporary, tensors, state)
+                check_written(temporary, tensors, known_as=path)
                 if path.exists():
                     shutil.rmtree(path)
                 temporary.rename(path)
@@ -170,14 +178,15 @@ def write_manifest(folder: Path) -> None:
     write_json(folder / _MANIFEST, entries)
 
 
-def check_written(folder: Path, tensors: Mapping[str, Tensors]) -> None:
+def check_written(folder: Path, tensors: Mapping[str, Tensors], *, known_as: Path) -> None:
     """Compare what a checkpoint's files hold with the tensors they were written from, bit for bit.
 
     To compare is three times as fast as to hash the files once more, and says more: their manifest was made from them.
 
     Args:
         folder: of the checkpoint.
-        tensors: by file; contiguous, on the CPU.
+        tensors: by file, on the CPU.
+        known_as: the folder that it is to become, for messages.
 
     Raises:
         CheckpointError: naming the first file that can't be read or differs.
@@ -187,9 +196,10 @@ def check_written(folder: Path, tensors: Mapping[str, Tensors]) -> None:
         try:
             written = safetensors.torch.load_file(file)
         except (OSError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{file} can't be read: {error}") from error
+            raise CheckpointError(f"{known_as / file.name} can't be read back: {error}; {_EARLIER_STAND}") from error
         if written.keys() != group.keys() or not all(_is_same(written[key], value) for key, value in group.items()):
-            raise CheckpointError(f"{file} is damaged: it differs from what was to be written")
+            file = known_as / file.name
+            raise CheckpointError(f"{file}: the disk holds other bytes than were written; {_EARLIER_STAND}")
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from runner.checkpoint import CheckpointStore, Tensors, check_written
+from runner.checkpoint import CheckpointStore, Tensors
 from runner.console import LOGGER
 from runner.errors import OutputError
 from runner.files import named_write_errors
@@ -112,15 +112,13 @@ class CheckpointWriter:
             for key, value in group.items():
                 if key not in kept:
                     kept[key] = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
-                kept[key].copy_(value, non_blocking=True)
+                kept[key].copy_(value, non_blocking=value.is_cuda)
         if any(value.is_cuda for group in tensors.values() for value in group.values()):
             torch.cuda.synchronize()
 
     def _write(self, name: str, state: Mapping[str, Any], is_best: bool) -> None:
         try:
             self._store.save(name, self._snapshot, state)
-            # What came before may only go once this one is known to be good.
-            check_written(self._store.folder / name, self._snapshot)
             self._store.point("last", name)
             if is_best:
                 self._store.point("best", name)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from joblib import cpu_count  # type: ignore[import-untyped]
+from torch import Tensor
 
 from runner.errors import DeviceError
 
@@ -43,6 +44,14 @@ class Precision:
     def autocast(self, device_type: str) -> torch.autocast:
         """One code path for all formats: autocast that does nothing in fp32."""
         return torch.autocast(device_type, dtype=self.dtype, enabled=self.name != "fp32")
+
+
+def moved(tensor: Tensor, device: torch.device, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+    """A tensor on a device. On a CUDA device the host does not wait for the copy, if it comes from page-locked memory.
+
+    Elsewhere it waits: of an MPS device, torch would read the tensor's memory after its owner has freed it.
+    """
+    return tensor.to(device, non_blocking=device.type == "cuda", memory_format=memory_format)
 
 
 def choose_device(config: Wanted, local_rank: int = 0, *, key: str = "trainer.device") -> torch.device:

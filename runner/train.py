@@ -5,28 +5,25 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from runner.assemble import Assembled, assemble
 from runner.attempt import Attempt
 from runner.checkpoint import Checkpoint, CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER, log_to_file, progress_line
-from runner.data.loader import death_of_loader
 from runner.data.splits import Splits
 from runner.device import choose_device, set_determinism
 from runner.dist import DistContext, single_process
-from runner.errors import DeviceError
 from runner.files import named_write_errors
 from runner.package import add_metrics
 from runner.record import begin, package_best, recorded_end
 from runner.resumption import find_checkpoint, go_back, precision_of
 from runner.run_folder import RunFolder
 from runner.schema import Config
+from runner.shortage import shortages_named
 from runner.stop import StopRequest
 from runner.summary import conclude, introduce
 from runner.sweep.referee import TrialReferee
@@ -89,14 +86,17 @@ def train(
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
         checkpoint = find_checkpoint(config, splits, store, dist=dist, attempt=attempt)
         precision = precision_of(config, dist, checkpoint)
-        recorder = stack.enter_context(_recorder(folder, config, checkpoint, attempt)) if dist.is_main else None
+        recording = _recorder(folder, config, _step_of(checkpoint), attempt)
+        recorder = stack.enter_context(recording) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
         assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
         introduce(config, splits, assembled.trainer, precision)
         _prepare(assembled.trainer, checkpoint, attempt, folder)
         if attempt.is_resumed and dist.is_main:
             go_back(folder, config, store, checkpoint, attempt)
-        return _run(config, assembled, splits, folder, recorder)
+        checkpoint = None  # its tensors are as large as the model and the optimizer's state
+        with _shortages_named(config, dist):
+            return _run(config, assembled, splits, folder, recorder)
 
 
 def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, attempt: Attempt, folder: RunFolder) -> None:
@@ -118,7 +118,7 @@ def _run(
 ) -> RunResult:
     trainer = assembled.trainer
     started = time.perf_counter()
-    _fit(trainer)
+    trainer.fit()
     if recorder is not None and trainer.pruned is None:
         _import_ahead()
     trainer.writer.wait()
@@ -149,8 +149,12 @@ def _run(
 
 def _import_ahead() -> None:
     """Import what an evaluation needs while the last checkpoint is still being written."""
-    for name in ("runner.evaluation.final", "runner.evaluation.picture"):
-        importlib.import_module(name)
+    try:
+        for name in ("runner.evaluation.final", "runner.evaluation.picture"):
+            importlib.import_module(name)
+    except Exception as error:
+        # A finished training is packaged first; who needs the module then fails by the same error.
+        LOGGER.debug("not imported ahead: %s", error)
 
 
 def _skipped(assembled: Assembled) -> Iterator[str]:
@@ -161,27 +165,23 @@ def _skipped(assembled: Assembled) -> Iterator[str]:
             yield summary
 
 
-def _fit(trainer: Trainer) -> None:
-    try:
-        trainer.fit()
-    except RuntimeError as error:  # torch.OutOfMemoryError is one
-        dead = death_of_loader(error)
-        if dead is not None:
-            raise dead from error
-        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
-            raise
-        batch_size = trainer.config.data.batch_size
-        raise DeviceError(
-            f"out of memory on {trainer.dist.device} with data.batch_size = {batch_size}; try "
-            f"data.batch_size={max(1, batch_size // 2)} with trainer.accumulate_steps="
-            f"{2 * trainer.config.trainer.accumulate_steps}, which is nearly the same, or smaller images: {error}"
-        ) from error
+def _shortages_named(config: Config, dist: DistContext) -> AbstractContextManager[None]:
+    batch_size, accumulated = config.data.batch_size, config.trainer.accumulate_steps
+    return shortages_named(
+        dist.device,
+        setting=f"data.batch_size = {batch_size}",
+        advice=f"data.batch_size={max(1, batch_size // 2)} with trainer.accumulate_steps={2 * accumulated}, which is "
+        "nearly the same, or smaller images",
+    )
+
+
+def _step_of(checkpoint: Checkpoint | None) -> int:
+    return int(checkpoint.state["progress"]["step"]) if checkpoint is not None else 0
 
 
 @contextmanager
-def _recorder(folder: RunFolder, config: Config, checkpoint: Checkpoint | None, attempt: Attempt) -> Iterator[Recorder]:
+def _recorder(folder: RunFolder, config: Config, step: int, attempt: Attempt) -> Iterator[Recorder]:
     # TensorBoard then hides what an earlier attempt has logged of the steps that are trained again.
-    step = checkpoint.state["progress"]["step"] if checkpoint is not None else 0
     purge_step = step + 1 if attempt.is_resumed else None
     with TensorBoardLog(folder.path / "tensorboard", purge_step) as tensorboard, progress_line() as line:
         yield Recorder(folder, tensorboard, line, config.trainer.epochs)

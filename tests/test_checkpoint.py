@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from runner.checkpoint import CheckpointStore, check_written, checkpoint_name, verify
 from runner.errors import CheckpointError, OutputError
@@ -125,7 +126,7 @@ def test_what_differs_from_memory_is_noticed(tmp_path):
     }
     CheckpointStore(tmp_path, keep=2).save("0001-00000001", tensors, {})
     folder = tmp_path / "0001-00000001"
-    check_written(folder, tensors)
+    check_written(folder, tensors, known_as=folder)
     for key, other in {
         "weight": torch.tensor([1.0, float("nan"), 0.0]),  # another bit, though equal as a number
         "count": torch.tensor(8),
@@ -133,11 +134,27 @@ def test_what_differs_from_memory_is_noticed(tmp_path):
         "mask": torch.tensor([True, True]),
         "more": torch.tensor(1),
     }.items():
-        with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged: it differs"):
-            check_written(folder, {**tensors, "model": {**tensors["model"], key: other}})
+        with pytest.raises(CheckpointError, match=r"known/model\.safetensors: the disk holds other bytes"):
+            check_written(folder, {**tensors, "model": {**tensors["model"], key: other}}, known_as=Path("known"))
     (folder / "optimizer.safetensors").write_bytes(b"cut")
-    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors can't be read"):
-        check_written(folder, tensors)
+    with pytest.raises(CheckpointError, match=r"known/optimizer\.safetensors can't be read"):
+        check_written(folder, tensors, known_as=Path("known"))
+
+
+def test_a_checkpoint_that_the_disk_has_changed_takes_no_place(tmp_path, monkeypatch):
+    """Its manifest would be made from the wrong bytes, and a resume would take it."""
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save("0001-00000001", {"model": {"weight": torch.zeros(4)}}, {})
+
+    def save_wrongly(tensors: dict[str, torch.Tensor], file: Path) -> None:
+        save_file({key: value + 1 for key, value in tensors.items()}, file)
+
+    monkeypatch.setattr("safetensors.torch.save_file", save_wrongly)
+    for name in ("0001-00000001", "0002-00000002"):
+        with pytest.raises(CheckpointError, match=rf"{name}/model\.safetensors: the disk holds other bytes"):
+            store.save(name, {"model": {"weight": torch.ones(4)}}, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["0001-00000001"]
+    assert torch.equal(store.load("0001-00000001").tensors["model"]["weight"], torch.zeros(4))
 
 
 def flip(content: bytes, position: int, randomness: random.Random) -> bytes:

@@ -338,7 +338,7 @@ def test_a_kill_at_each_seam_of_a_save_loses_nothing(tiny, tmp_path, monkeypatch
         raise Gone
 
     scenario = (*SCENARIO, "trainer.keep=1", "trainer.checkpoint_every=5")
-    targets = {"check": "runner.checkpoint_writer.check_written", "point": "runner.checkpoint.CheckpointStore.point"}
+    targets = {"check": "runner.checkpoint.check_written", "point": "runner.checkpoint.CheckpointStore.point"}
     with monkeypatch.context() as patch:
         patch.setattr(targets.get(seam, "runner.checkpoint.CheckpointStore.prune"), die)
         # In the thread nothing survives a kill: it ends where it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -328,3 +329,11 @@ def test_out_of_memory_says_what_to_try(tiny, monkeypatch):
     monkeypatch.setattr("runner.trainer.loop.Trainer._backward", too_much)
     with pytest.raises(DeviceError, match=r"data\.batch_size=4 with trainer\.accumulate_steps=2"):
         runner.fit(runner.load_config(tiny()))
+
+
+def test_a_finished_training_is_packaged_even_if_it_can_not_be_evaluated(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "runner.evaluation.picture", None)
+    with pytest.raises(ImportError, match="picture"):
+        runner.fit(runner.load_config(tiny()))
+    (record,) = tmp_path.glob("outputs/*/*/run.json")
+    assert (record.parent / "model" / "model.safetensors").is_file()

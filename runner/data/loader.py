@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from runner.data.balance import balanced_order
@@ -23,6 +25,8 @@ from runner.data.workers import prepare_worker, signals_held, start_method
 from runner.errors import DeviceError, RunnerError
 
 _PREFETCHED_BATCHES_PER_WORKER = 2
+# Torch's words where a batch finds no place in shared memory.
+_NO_ROOM = re.compile("unable to (allocate shared memory|resize file)")
 # RuntimeError is torch's own; the others come of the socket and the shared memory of a process that is gone.
 _SIGNS_OF_DEATH = (RuntimeError, ConnectionError, EOFError, FileNotFoundError)
 
@@ -225,11 +229,17 @@ class EvalBatches:
 
 
 def _kept(batch: Batch, device: torch.device) -> Batch:
-    images, labels = batch.images, batch.labels
-    if device.type != "cpu":
-        return batch._replace(images=images.to(device), labels=labels.to(device))
-    # What comes from a loader process holds an open file, and what is page-locked can't be had without end.
-    return batch._replace(images=images.clone(), labels=labels.clone())
+    def kept(tensor: Tensor, where: torch.device) -> Tensor:
+        # What comes from a loader process holds an open file, and what is page-locked can't be had without end.
+        return tensor.clone() if where.type == "cpu" else tensor.to(where)
+
+    cpu = torch.device("cpu")
+    return batch._replace(
+        images=kept(batch.images, device),
+        labels=kept(batch.labels, device),
+        ids=kept(batch.ids, cpu),
+        asked=kept(batch.asked, cpu),
+    )
 
 
 def made_by(
@@ -305,7 +315,7 @@ def death_of_loader(error: RuntimeError) -> DeviceError | None:
 def _cause_of_death(error: Exception) -> str | None:
     # A defect of ours in such a process has another text, "Caught … in DataLoader worker process 0".
     if str(error).startswith("Caught "):
-        return None
+        return "it found no room for a batch" if _NO_ROOM.search(str(error)) else None
     if not isinstance(error, RuntimeError):
         return f"while it handed over a batch: {error or type(error).__name__}"
     if "DataLoader worker (pid" not in str(error):

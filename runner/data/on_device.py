@@ -14,6 +14,7 @@ from runner.data.batch import BadImage, Batch, Request
 from runner.data.batched import BatchedTransforms
 from runner.data.memory import available_memory
 from runner.data.source import Labels
+from runner.device import moved
 from runner.errors import DeviceError
 from runner.keyed_random import words_of
 from runner.schema.transforms import RandomCrop
@@ -66,9 +67,8 @@ class DeviceImages:
             ids, draws = torch.from_numpy(request.ids[is_good]), draws[is_good]
         else:
             ids = asked
-        # One small copy, which nothing waits for.
         plan = np.stack([ids.numpy(), *self._drawn(request.epoch, draws)])
-        chosen, top, left, down, across = torch.from_numpy(plan).to(self._images.device, non_blocking=True)
+        chosen, top, left, down, across = moved(torch.from_numpy(plan), self._images.device)  # one small copy
         rows, columns = self._places(top, down), self._places(left, across)
         images = self._images[chosen[:, None, None], rows[:, :, None], columns[:, None, :]]
         return Batch(
@@ -137,7 +137,7 @@ def load_onto(
             continue
         images = _padded(batch.images, transforms.crop).permute(0, 2, 3, 1)
         if kept is None:
-            _refuse_too_many(device, num_images, images[0].numel())
+            refuse_too_many(device, "training images", num_images, images[0].numel())
             kept = torch.zeros((num_images, *images.shape[1:]), dtype=torch.uint8, device=device)
         kept[batch.ids.to(device)] = images.to(device)
     assert kept is not None, "a split without one readable image is refused before"
@@ -157,11 +157,16 @@ def _padded(images: Tensor, crop: RandomCrop | None) -> Tensor:
     return padded
 
 
-def _refuse_too_many(device: torch.device, num_images: int, bytes_per_image: int) -> None:
+def refuse_too_many(device: torch.device, what: str, num_images: int, bytes_per_image: int) -> None:
+    """Refuse to keep so many images, which are `what`, on a device.
+
+    Raises:
+        DeviceError: they take more than half of what is free there.
+    """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     needed = num_images * bytes_per_image
     if free is not None and needed > free * _USABLE:
         raise DeviceError(
-            f"data.cache=device: the {num_images:,} training images take {needed / _GIB:,.1f} GiB, more than half of "
+            f"data.cache=device: the {num_images:,} {what} take {needed / _GIB:,.1f} GiB, more than half of "
             f"what is free on {device} ({free / _GIB:,.1f} GiB); use data.cache=memory or data.cache=none"
         )

@@ -131,13 +131,16 @@ class CachedSource:
         return self.source.describe(image)
 
 
-def cached(source: ImageSource, name: str, wait_for_all: Callable[[], object]) -> CachedSource:
+def cached(
+    source: ImageSource, name: str, wait_for_all: Callable[[], object], *, evaluation_bytes: int = 0
+) -> CachedSource:
     """Keep the images of a source in memory that the processes of this machine share.
 
     Args:
         source: of the training split.
         name: that no other run has; the same in all processes of this one.
         wait_for_all: returns when all processes have called it.
+        evaluation_bytes: that the processes of this machine will take for the images of evaluation.
 
     Raises:
         DeviceError: they don't fit into memory or on the disk, or the system can't do it.
@@ -145,7 +148,7 @@ def cached(source: ImageSource, name: str, wait_for_all: Callable[[], object]) -
     if sys.platform != "linux":
         raise DeviceError("data.cache=memory: only Linux can share memory in this way; use data.cache=none")
     needed = int(_estimated_bytes(source) * _SPARE)
-    file = _folder_for(needed) / f"runner-{name}.pixels"
+    file = _folder_for(needed, evaluation_bytes) / f"runner-{name}.pixels"
     try:
         cache = PixelCache(file, len(source), needed)
     except OSError as error:
@@ -168,10 +171,15 @@ def _estimated_bytes(source: ImageSource) -> int:
     return int(np.mean(sizes or [0]) * len(source)) + _PAGE
 
 
-def _folder_for(needed: int) -> Path:
+def _folder_for(needed: int, evaluation_bytes: int) -> Path:
     """A folder in memory, or else one on the disk, whose files the system keeps in memory as far as there is room."""
     memory, shared, temporary = available_memory(), Path("/dev/shm"), Path(tempfile.gettempdir())
-    fits_memory = memory is None or needed < memory * _USABLE
+    if memory is not None and evaluation_bytes > memory * _USABLE:
+        raise DeviceError(
+            f"data.cache=memory: the images of evaluation take {evaluation_bytes / _GIB:,.1f} GiB after their "
+            f"transforms, and only {memory / _GIB:,.1f} GiB of memory are free; use data.cache=none"
+        )
+    fits_memory = memory is None or needed + evaluation_bytes < memory * _USABLE
     if fits_memory and shared.is_dir() and needed < shutil.disk_usage(shared).free * _USABLE:
         return shared
     free = shutil.disk_usage(temporary).free

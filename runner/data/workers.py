@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -82,7 +83,9 @@ def prepare_worker(_worker: int) -> None:
     if sys.platform == "linux":
         # Blocked everywhere and fetched by one thread, because a handler in Python is not told who sent it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+        parent = multiprocessing.parent_process()
+        assert parent is not None and parent.pid is not None, "this runs in a child"
+        threading.Thread(target=_end_with_parent, args=(parent.pid,), daemon=True).start()
 
 
 def _end_with_parent(parent: int) -> None:

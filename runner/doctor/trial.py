@@ -20,6 +20,7 @@ from runner.allocator import freed_memory_kept
 from runner.assemble import Assembled, assemble
 from runner.checkpoint import CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
+from runner.data.batched import keeps_evaluation, resolve_cache
 from runner.data.source import ImageSource, Subset
 from runner.data.splits import Splits
 from runner.data.synthetic import SyntheticSource
@@ -159,7 +160,7 @@ def _assembled(
     )
     dist = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=bench.num_processes, device=bench.device)
     return assemble(
-        _shortened(bench.config, num_steps),
+        _shortened(bench, num_steps),
         splits,
         writer,
         dist=dist,
@@ -169,8 +170,9 @@ def _assembled(
     )
 
 
-def _shortened(config: Config, num_steps: int) -> Config:
+def _shortened(bench: Bench, num_steps: int) -> Config:
     """The config of a trial: each epoch is as long as its images last, and reports once, when the device is done."""
+    config = bench.config
     short = {
         "epochs": max(config.trainer.epochs, _NUM_EPOCHS),
         "max_steps": _NUM_EPOCHS * num_steps,
@@ -185,9 +187,17 @@ def _shortened(config: Config, num_steps: int) -> Config:
         update={
             "trainer": config.trainer.model_copy(update=short),
             "optimizer": config.optimizer.model_copy(update={"lr": _LEARNING_RATE}),
-            "data": config.data.model_copy(update={"last_batch": "drop"}),
+            "data": config.data.model_copy(update={"last_batch": "drop", "cache": _cache_of_all(bench)}),
         }
     )
+
+
+def _cache_of_all(bench: Bench) -> str:
+    """What data.cache=auto comes to for the whole splits: the few images of a trial would always be kept."""
+    data = bench.config.data
+    if data.cache != "auto" or keeps_evaluation(data, len(bench.splits.val)):
+        return data.cache
+    return resolve_cache(data, len(bench.splits.train))
 
 
 def _spread(source: ImageSource, num_images: int) -> Subset:

@@ -17,6 +17,7 @@ from runner.doctor.trial import Bench, Pace, load_briefly, train_briefly, withou
 from runner.errors import DeviceError, RunnerError, StoppedOnRequest
 from runner.plan.mode import LaunchPlan
 from runner.schema.calls import DoctorRules
+from runner.shortage import is_out_of_memory
 
 _MOST_STEPS = 50
 _SHARE_WORTH_A_WORD = 0.1  # of a step that is spent waiting for data
@@ -49,7 +50,7 @@ def try_out(bench: Bench, plan: LaunchPlan, load: Load, rules: DoctorRules) -> l
     except RunnerError as error:
         return refusals("training", error)
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         shortage = str(error)
     if shortage is not None:  # once the error is gone, whose frames hold on to the memory
@@ -138,14 +139,10 @@ def _fits(bench: Bench, batch_size: int) -> bool:
     try:
         train_briefly(replace(bench, config=bench.config.model_copy(update={"data": data})), 1)
     except RuntimeError as error:
-        if not _is_out_of_memory(error) and _ONEDNN_OUT_OF_MEMORY not in str(error):
+        if not is_out_of_memory(error) and _ONEDNN_OUT_OF_MEMORY not in str(error):
             raise
         return False
     return True
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _pace(bench: Bench, paces: Paces, load: Load) -> Finding:

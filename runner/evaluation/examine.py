@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from runner.console import ProgressLine
 from runner.data.loader import EvalBatches
 from runner.data.source import ImageSource
-from runner.device import Precision
+from runner.device import Precision, moved
 from runner.dist import DistContext, Vote
 from runner.errors import StoppedOnRequest
 from runner.stop import StopRequest
@@ -40,7 +40,7 @@ class Scorer:
     def logits(self, images: Tensor) -> Tensor:
         """uint8 images N × 3 × H × W on the CPU → float32 logits N × classes on the device, as at evaluation."""
         device = self.dist.device
-        pixels = images.to(device, non_blocking=True, memory_format=self.memory_format)
+        pixels = moved(images, device, self.memory_format)
         with self.precision.autocast(device.type):
             logits: Tensor = self.module(self.normalizer(pixels))
         return logits.float()
@@ -82,7 +82,7 @@ class _Table:
 
     def fill(self, ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor) -> None:
         """Fill in the rows of a batch; waits for nothing."""
-        ids = ids.to(self.guess.device, non_blocking=True)
+        ids = moved(ids, self.guess.device)
         self.guess[ids] = guesses + 1
         probability = logits.softmax(dim=1).gather(1, guesses[:, None])[:, 0]
         self.probability[ids] = probability.to(self.probability.dtype)

@@ -43,6 +43,7 @@ class EvaluationWork:
         from runner.device import choose_device, choose_precision, describe_device, set_determinism  # noqa: PLC0415
         from runner.dist import single_process  # noqa: PLC0415
         from runner.evaluation.split import evaluate_split, tell, tell_classes  # noqa: PLC0415
+        from runner.shortage import shortages_named  # noqa: PLC0415
         from runner.stop import StopRequest  # noqa: PLC0415
 
         dist = dist or single_process(choose_device(config.trainer))
@@ -60,14 +61,17 @@ class EvaluationWork:
             scorer, share = assemble_evaluation(
                 config, splits, self.subject.split, self.weights_file, dist=dist, precision=precision
             )
-            metrics = evaluate_split(
-                scorer,
-                share,
-                subject=self.subject,
-                classes=splits.classes,
-                folder=folder,
-                stop=stop,
-            )
+            batch_size = config.data.batch_size
+            advice = f"data.batch_size={max(1, batch_size // 2)}"
+            with shortages_named(dist.device, setting=f"data.batch_size = {batch_size}", advice=advice):
+                metrics = evaluate_split(
+                    scorer,
+                    share,
+                    subject=self.subject,
+                    classes=splits.classes,
+                    folder=folder,
+                    stop=stop,
+                )
             if dist.is_main:
                 tell(metrics)
                 tell_classes(metrics, folder)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from runner.allocator import freed_memory_kept
 from runner.assemble_trained import assemble_scorer
@@ -28,6 +28,7 @@ from runner.predict.formats import Scored
 from runner.predict.inputs import Inputs
 from runner.predict.partial import PartialScores
 from runner.schema.calls import PredictCall
+from runner.shortage import shortages_named
 from runner.stop import StopRequest
 from runner.trainer.evaluate import first_guesses
 
@@ -61,7 +62,8 @@ class _ImageFiles(Dataset["_Loaded"]):
             else:
                 images.append(self._pipeline(pixels).permute(1, 2, 0))
                 errors.append(None)
-        stacked = torch.stack(images) if images else torch.zeros(0, 1, 1, 3, dtype=torch.uint8)
+        # In a loader process it stacks them in shared memory.
+        stacked = default_collate(images) if images else torch.zeros(0, 1, 1, 3, dtype=torch.uint8)
         return _Loaded(images=stacked.permute(0, 3, 1, 2), errors=tuple(errors))
 
 
@@ -86,7 +88,7 @@ def score(
     Raises:
         StoppedOnRequest: what was scored is kept.
         OutputError: when the scores can't be written; what was written is kept.
-        DeviceError: this machine lacks the device, or a process that loads images died.
+        DeviceError: this machine lacks the device, memory has run out, or a process that loads images died.
     """
     device = choose_device(call, key="device")
     precision = choose_precision(call, device, key="precision")
@@ -99,7 +101,9 @@ def score(
     files = _ImageFiles(inputs.files, pipeline)
     loaded = made_by(files, requests, workers=workers, pin_memory=device.type == "cuda")
     num_unread = 0
-    with closing(loaded), progress_line() as line:
+    advice = f"batch_size={max(1, call.batch_size // 2)}"
+    shortages = shortages_named(device, setting=f"batch_size = {call.batch_size}", advice=advice)
+    with shortages, closing(loaded), progress_line() as line:
         show = _shower(line, first, total)
         for request in requests:
             if stop.received is not None:

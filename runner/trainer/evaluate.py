@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from runner.data.batch import BadImage
 from runner.data.loader import EvalBatches
-from runner.device import Precision
+from runner.device import Precision, moved
 from runner.dist import DistContext
 from runner.errors import InvalidDatasetError
 
@@ -91,8 +91,7 @@ def evaluate(
         sums.bad += batch.bad
         if len(batch.ids) == 0:
             continue
-        labels = batch.labels.to(device, non_blocking=True)
-        images = batch.images.to(device, non_blocking=True, memory_format=memory_format)
+        labels, images = moved(batch.labels, device), moved(batch.images, device, memory_format)
         with precision.autocast(device.type):
             logits = module(normalizer(images)).float()
         guesses, loss = first_guesses(logits), functional.cross_entropy(logits, labels, reduction="none")

@@ -19,7 +19,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.batch import BadImage, Batch
 from runner.data.loader import EvalBatches, TrainBatches
-from runner.device import Precision
+from runner.device import Precision, moved
 from runner.dist import DistContext, Vote
 from runner.errors import StoppedOnRequest
 from runner.keyed_random import key
@@ -216,8 +216,8 @@ class Trainer:
         device = self.dist.device
         # Dropout and the like draw from (seed, epoch, position, rank), so that there is no generator state to save.
         torch.manual_seed(key(self.config.seed, "step", self.progress.epoch, position, self.dist.rank))
-        images = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
-        labels = batch.labels.to(device, non_blocking=True)
+        images = moved(batch.images, device, self.memory_format)
+        labels = moved(batch.labels, device)
         side = self.config.data.image_size
         with what_is_left(images, side, self.model) if batch.bad else nullcontext(images) as left:
             with self.precision.autocast(device.type):

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from runner.commands import predict
-from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, OutputError
+from runner.errors import CheckpointError, ConfigError, DeviceError, InvalidDatasetError, OutputError
 from runner.predict import score
 from tests.conftest import AWKWARD_CLASSES, ROOT
 
@@ -44,6 +45,15 @@ def test_the_scores_are_those_of_the_evaluation(trained, photos, tmp_path):
     assert {keys[names[row["path"]]]: (row["predicted"], float(row["probability"])) for row in evaluated} == best
     assert all(sum(float(row[name]) for name in SHARES) == pytest.approx(1) for row in rows)
     assert [path.name for path in tmp_path.iterdir()] == ["scores.csv"], "nothing is left beside it"
+
+
+def test_out_of_memory_says_what_to_try(trained, photos, tmp_path, monkeypatch):
+    def too_much(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("runner.evaluation.examine.Scorer.logits", too_much)
+    with pytest.raises(DeviceError, match=r"out of memory on cpu with batch_size = 8; try batch_size=4: CUDA"):
+        predict.run([f"run={trained}", f"input={photos}", f"output={tmp_path / 'scores.csv'}", "batch_size=8"])
 
 
 def test_the_package_alone_is_enough(trained, photos, tmp_path):

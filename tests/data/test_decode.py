@@ -326,7 +326,7 @@ def test_faults_of_the_machine_are_no_property_of_the_image(
         # Tests may run as root, whom no permission stops.
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "open", fail)
+    monkeypatch.setattr("builtins.open", fail)
     with pytest.raises(kind, match=f"{tmp_path}/x.png: can't be .*{os.strerror(number)}"):
         decode_image(str(tmp_path / "x.png"))
 

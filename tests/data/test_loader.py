@@ -5,6 +5,7 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -32,6 +33,7 @@ from runner.errors import DeviceError, InvalidDatasetError
 from runner.schema.data import DataConfig
 
 WORKERS = [0, 1, 3]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Numbered:
                 raise ZeroDivisionError("a defect of ours")
             case "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "full":  # as /dev/shm of a container is; in a loader process only
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         return np.full((6, 8, 3), image, dtype=np.uint8)
 
     def open(self, image: int) -> DecodedImage:
@@ -304,6 +308,21 @@ def test_evaluation_keeps_its_loader_processes() -> None:
     assert multiprocessing.active_children() == []
 
 
+def num_open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted in /proc")
+def test_kept_batches_hold_no_open_files() -> None:
+    batches = eval_batches(200, source=Numbered(200, {17: "bad"}), workers=2, skips_bad=True, kept_on=CPU)
+    num_before = num_open_files()
+    first = content(batch for _, batch in batches)
+    gc.collect()
+    assert num_open_files() < num_before + 10
+    assert content(batch for _, batch in batches) == first
+    assert [batch.asked.tolist() for _, batch in batches] == [list(range(n, n + 4)) for n in range(0, 200, 4)]
+
+
 def test_evaluation_can_begin_anew_after_it_was_left() -> None:
     batches = eval_batches(23, workers=2)
     assert next(iter(batches))[1].ids.tolist() == [0, 1, 2, 3]
@@ -377,6 +396,11 @@ def test_defects_are_not_dressed_up(workers: int, monkeypatch: pytest.MonkeyPatc
 def test_a_loader_process_that_dies_is_named() -> None:
     with pytest.raises(DeviceError, match=r"a process that loads images died \(DataLoader worker \(pid.*data.workers"):
         list(train_batches(source=Numbered(23, {3: "killed"}), workers=1).stream(0, 0, 1))
+
+
+def test_no_room_for_a_batch_is_named() -> None:
+    with pytest.raises(DeviceError, match=r"images died \(it found no room for a batch\).*docker run --shm-size=8g"):
+        list(train_batches(source=Numbered(23, {3: "full"}), workers=1).stream(0, 0, 1))
 
 
 @pytest.mark.parametrize("sign", [ConnectionResetError(104, "reset"), EOFError(), FileNotFoundError(2, "no such file")])

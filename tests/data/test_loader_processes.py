@@ -110,6 +110,32 @@ def test_loaders_end_when_the_training_process_is_killed(start: Callable[[str], 
     assert (process.returncode, output) == (-signal.SIGKILL, "loading\n"), errors
 
 
+def test_loaders_end_when_the_training_process_is_killed_before_they_are_ready(
+    start: Callable[[str], subprocess.Popen[str]],
+) -> None:
+    process = start("""
+import os, signal, time
+from runner.data import loader
+
+def late(worker, ready=loader.prepare_worker):
+    if worker == 0:
+        os.kill(os.getppid(), signal.SIGKILL)
+        while os.getppid() == parent:
+            time.sleep(0.01)
+    ready(worker)
+    print("ready", flush=True)
+    if worker == 0:
+        time.sleep(10**6)
+
+parent, loader.prepare_worker = os.getpid(), late
+next(TrainBatches(source, pipeline_of(()).of, seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
+                  workers=1, pin_memory=False).stream(0, 0, 1))
+""")
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert output in ("loading\nready\n", "loading\n"), errors
+
+
 def private_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty:"))

@@ -164,4 +164,13 @@ def test_too_little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_little_memory_takes_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pixel_cache, "available_memory", lambda: 1000)
-    assert pixel_cache._folder_for(mmap.PAGESIZE) == Path(pixel_cache.tempfile.gettempdir())
+    assert pixel_cache._folder_for(mmap.PAGESIZE, 0) == Path(pixel_cache.tempfile.gettempdir())
+
+
+def test_images_of_evaluation_take_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixel_cache, "available_memory", lambda: 10 * mmap.PAGESIZE)
+    monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda _: Usage(10**9, 0, 10**9))
+    assert pixel_cache._folder_for(4 * mmap.PAGESIZE, 3 * mmap.PAGESIZE) == Path("/dev/shm")
+    assert pixel_cache._folder_for(4 * mmap.PAGESIZE, 5 * mmap.PAGESIZE) == Path(pixel_cache.tempfile.gettempdir())
+    with pytest.raises(DeviceError, match=r"data\.cache=memory: the images of evaluation take .* GiB after"):
+        cached(Counted(), "large", lambda: None, evaluation_bytes=9 * mmap.PAGESIZE)

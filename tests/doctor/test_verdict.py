@@ -189,3 +189,12 @@ def test_a_cpu_without_bf16_is_told_that_it_is_emulated(monkeypatch):
     finding = check_precision(config, torch.device("cpu"))
     assert finding.values["support"]["bf16"] == "emulated"
     assert "trainer.precision=auto" in finding.advice[0]
+
+
+@pytest.mark.parametrize(("side", "cache"), [(32, "auto"), (4096, "none")])
+def test_a_trial_keeps_images_only_where_the_whole_run_does(bench, side, cache):
+    # 21 images of 4096 px take more than 256 MiB, the few of a trial less.
+    data = bench.config.data.model_copy(update={"image_size": side})
+    bench = dataclasses.replace(bench, config=bench.config.model_copy(update={"data": data}))
+    assert len(bench.splits.val) * 4096**2 * 3 > 2**28 > 4096**2 * 3
+    assert trial._shortened(bench, num_steps=1).data.cache == cache

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from runner.errors import DeviceError
+from runner.shortage import shortages_named
+
+
+def test_memory_that_has_run_out_is_named():
+    named = shortages_named(torch.device("cpu"), setting="batch_size = 8", advice="batch_size=4")
+    with (
+        pytest.raises(DeviceError, match=r"out of memory on cpu with batch_size = 8; try batch_size=4: .*allocate"),
+        named,
+    ):
+        torch.empty(1 << 60)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("DataLoader worker (pid 7) is killed by signal: Killed. ", DeviceError), ("another defect", RuntimeError)],
+)
+def test_a_dead_loader_is_told_from_a_defect(text, kind):
+    with (
+        pytest.raises(kind, match=r"a process that loads images died|another defect"),
+        shortages_named(torch.device("cpu"), setting="batch_size = 8", advice="batch_size=4"),
+    ):
+        raise RuntimeError(text)
