@@ -1,8 +1,8 @@
-"""How long a checkpoint of ResNet-50 with SGD holds training up: `python benchmarks/checkpoint_stall.py [repeats]`.
+"""What a checkpoint of ResNet-50 with SGD costs the training: `python benchmarks/checkpoint_stall.py [repeats]`.
 
-Submits checkpoints to the background writer while steps are being computed, and compares the time of `submit`, and of
-the steps during the write, with steps beside which nothing is written. Records medians in
-benchmarks/results/checkpoint_stall.json.
+Submits checkpoints to the background writer and computes steps until each is written: what they take longer than as
+many steps beside which nothing is written is what the checkpoint costs. Records medians, and what it costs to wait for
+it instead, in benchmarks/results/checkpoint_stall.json.
 """
 
 from __future__ import annotations
@@ -12,19 +12,45 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import torch
 import torchvision
 
+from runner.allocator import freed_memory_kept
 from runner.checkpoint import CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
 from runner.optimizer import build_optimizer, named_state
 from runner.schema.optimizer import SGDConfig
 
 RESULTS = Path(__file__).parent / "results" / "checkpoint_stall.json"
-STEPS_PER_WRITE = 6
+STEPS_ALONE = 6
+
+
+def store_in(folder: str) -> CheckpointStore:
+    return CheckpointStore(Path(folder) / "checkpoints", keep=2)
+
+
+def seconds_lost(step: Callable[[], float], writer: CheckpointWriter, submit: Callable[[], None]) -> dict[str, float]:
+    """What one checkpoint costs: in the background, and if the training waits for it."""
+    writer.wait()
+    alone = statistics.median(step() for _ in range(STEPS_ALONE))
+    started = time.perf_counter()
+    submit()
+    writer.wait()
+    waited = time.perf_counter() - started
+    started = time.perf_counter()
+    submit()
+    submitted, num_steps = time.perf_counter() - started, 0
+    while any(thread.name == "checkpoint" for thread in threading.enumerate()):
+        step()
+        num_steps += 1
+    lost = time.perf_counter() - started - num_steps * alone
+    return {"step": alone, "submit": submitted, "lost": lost, "waited": waited}
 
 
 def main() -> None:
@@ -46,26 +72,19 @@ def main() -> None:
 
     for _ in range(3):
         step()
-    alone, beside, submits = [], [], []
-    with tempfile.TemporaryDirectory() as folder, CheckpointWriter(CheckpointStore(Path(folder) / "c", 2)) as writer:
-        for number in range(repeats + 1):
-            writer.wait()
-            alone_now = [step() for _ in range(STEPS_PER_WRITE)]
-            tensors = {"model": dict(model.state_dict()), "optimizer": named_state(optimizer, model)}
-            started = time.perf_counter()
-            writer.submit(f"{number:04d}-00000000", tensors, {}, is_best=False)
-            submitted = time.perf_counter() - started
-            beside_now = [step() for _ in range(STEPS_PER_WRITE)]
-            if number:  # the first one allocates the memory of the snapshot
-                alone += alone_now
-                beside += beside_now
-                submits.append(submitted)
+    numbers = count()
+
+    def submit() -> None:
+        tensors = {"model": dict(model.state_dict()), "optimizer": named_state(optimizer, model)}
+        writer.submit(f"{next(numbers):04d}-00000000", tensors, {}, is_best=False)
+
+    with freed_memory_kept(), tempfile.TemporaryDirectory() as folder, CheckpointWriter(store_in(folder)) as writer:
+        # The first one allocates the memory of the snapshot.
+        rows = [seconds_lost(step, writer, submit) for _ in range(repeats + 1)][1:]
     result = {
         "load": os.getloadavg()[0],
         "cores": os.cpu_count(),
-        "median_submit_seconds": statistics.median(submits),
-        "median_step_seconds_alone": statistics.median(alone),
-        "median_step_seconds_beside_a_write": statistics.median(beside),
+        **{f"median_{key}_seconds": statistics.median(row[key] for row in rows) for key in rows[0]},
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=2) + "\n")

@@ -91,6 +91,7 @@ def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
     evaluating = sum(row["evaluation_seconds"] for row in warm)
     return {
         "images_per_second": sum(row["train_images"] for row in warm) / sum(seconds[1:]),
+        "epoch_images_per_second": sum(row["train_images"] for row in warm) / sum(row["epoch_seconds"] for row in warm),
         "evaluation_images_per_second": num_val * len(warm) / evaluating,
         "outside_fraction": 1 - (sum(seconds) + evaluation) / whole,
         "whole_seconds": whole,

@@ -178,11 +178,13 @@ def _stall(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     if result is None:
         return
     yield "## checkpoint_stall\n"
-    yield "What a checkpoint of ResNet-50 with SGD, written in the background, costs the training.\n"
+    cores = result["cores"]
+    yield f"What a checkpoint of ResNet-50 with SGD costs the training, which computes on all {cores} cores.\n"
     labels = {
+        "median_step_seconds": "a step",
         "median_submit_seconds": "handing over a checkpoint",
-        "median_step_seconds_alone": "a step beside which nothing is written",
-        "median_step_seconds_beside_a_write": "a step beside a write",
+        "median_lost_seconds": "steps take longer while it is written in the background, in all",
+        "median_waited_seconds": "writing it, if the training waited",
     }
     yield from _table(("what", "median seconds"), ((label, f"{result[key]:.3f}") for key, label in labels.items()))
 
