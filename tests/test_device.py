@@ -4,7 +4,13 @@ import yaml
 
 from runner import device
 from runner.conf_folder import CONF_DIR
-from runner.device import choose_device, choose_memory_format, choose_num_threads, choose_precision
+from runner.device import (
+    choose_device,
+    choose_memory_format,
+    choose_num_threads,
+    choose_precision,
+    seed_generators,
+)
 from runner.errors import DeviceError
 from runner.schema.trainer import TrainerConfig
 
@@ -83,3 +89,10 @@ def test_the_number_of_threads_that_the_user_sets_is_kept(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert choose_num_threads(2) == 3
+
+
+def test_a_step_draws_what_torch_draws_after_the_same_seed():
+    torch.manual_seed(2**63 + 7)
+    wanted = torch.rand(3)
+    seed_generators(CPU, 2**63 + 7)
+    assert torch.equal(torch.rand(3), wanted)

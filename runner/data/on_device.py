@@ -14,7 +14,6 @@ from runner.data.batch import BadImage, Batch, Request
 from runner.data.batched import BatchedTransforms
 from runner.data.memory import available_memory
 from runner.data.source import Labels
-from runner.device import moved
 from runner.errors import DeviceError
 from runner.keyed_random import words_of
 from runner.schema.transforms import RandomCrop
@@ -67,8 +66,10 @@ class DeviceImages:
             ids, draws = torch.from_numpy(request.ids[is_good]), draws[is_good]
         else:
             ids = asked
-        plan = np.stack([ids.numpy(), *self._drawn(request.epoch, draws)])
-        chosen, top, left, down, across = moved(torch.from_numpy(plan), self._images.device)  # one small copy
+        device = self._images.device
+        plan = torch.from_numpy(np.stack([ids.numpy(), *self._drawn(request.epoch, draws)]))
+        # One small copy, which nothing waits for; on MPS its source must outlive it.
+        chosen, top, left, down, across = plan.to(device, non_blocking=device.type == "cuda")
         rows, columns = self._places(top, down), self._places(left, across)
         images = self._images[chosen[:, None, None], rows[:, :, None], columns[:, None, :]]
         return Batch(

@@ -19,7 +19,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.batch import BadImage, Batch
 from runner.data.loader import EvalBatches, TrainBatches
-from runner.device import Precision, moved
+from runner.device import Precision, moved, seed_generators
 from runner.dist import DistContext, Vote
 from runner.errors import StoppedOnRequest
 from runner.keyed_random import key
@@ -215,7 +215,7 @@ class Trainer:
         self.dist.beat()
         device = self.dist.device
         # Dropout and the like draw from (seed, epoch, position, rank), so that there is no generator state to save.
-        torch.manual_seed(key(self.config.seed, "step", self.progress.epoch, position, self.dist.rank))
+        seed_generators(device, key(self.config.seed, "step", self.progress.epoch, position, self.dist.rank))
         images = moved(batch.images, device, self.memory_format)
         labels = moved(batch.labels, device)
         side = self.config.data.image_size
