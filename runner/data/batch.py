@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from runner.data.source import ImageSource
 from runner.data.stored import StoredImage
@@ -83,9 +83,9 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
             # In a loader process this stacks them in shared memory: from memory of its own they would be copied once
             # more, and leave holes between what else it keeps, 25 MB in each after some epochs.
             images=default_collate(good).permute(0, 3, 1, 2) if good else torch.empty((0, 3, 0, 0), dtype=torch.uint8),
-            labels=torch.from_numpy(self._source.labels[ids.numpy()]),
-            ids=ids,
-            asked=asked,
+            labels=_shared(torch.from_numpy(self._source.labels[ids.numpy()])),
+            ids=_shared(ids),
+            asked=_shared(asked),
             bad=tuple(bad),
         )
 
@@ -104,3 +104,8 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
                 raise
             bad.append(BadImage(image, str(error)))
             return None
+
+
+def _shared(tensor: Tensor) -> Tensor:
+    """In a loader process, in shared memory: the thread that hands it over would lose the batch if there is no room."""
+    return tensor if get_worker_info() is None else tensor.share_memory_()  # type: ignore[no-untyped-call]

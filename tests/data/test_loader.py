@@ -403,6 +403,15 @@ def test_no_room_for_a_batch_is_named() -> None:
         list(train_batches(source=Numbered(23, {3: "full"}), workers=1).stream(0, 0, 1))
 
 
+def test_no_room_for_its_labels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Tensor) -> None:
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+    monkeypatch.setattr(Tensor, "share_memory_", full)  # loader processes are forked with it
+    with pytest.raises(DeviceError, match=r"images died \(it found no room for a batch\)"):
+        list(train_batches(workers=1).stream(0, 0, 1))
+
+
 @pytest.mark.parametrize("sign", [ConnectionResetError(104, "reset"), EOFError(), FileNotFoundError(2, "no such file")])
 def test_a_loader_process_that_dies_while_it_hands_over_a_batch_is_named(
     sign: Exception, monkeypatch: pytest.MonkeyPatch
