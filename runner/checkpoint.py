@@ -72,7 +72,7 @@ class CheckpointStore:
 
         Args:
             name: of the checkpoint.
-            tensors: by file; contiguous, on the CPU.
+            tensors: by file, on the CPU.
             state: plain values.
 
         Raises:

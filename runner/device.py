@@ -1,4 +1,4 @@
-"""Chooses the device and the number format, and says why."""
+"""Chooses the device and the number format, and says why; brings tensors and seeds there."""
 
 from __future__ import annotations
 

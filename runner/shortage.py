@@ -17,13 +17,14 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 @contextmanager
-def shortages_named(device: torch.device, *, setting: str, advice: str) -> Iterator[None]:
+def shortages_named(device: torch.device, key: str, batch_size: int, advice: str = "") -> Iterator[None]:
     """Around work on a device.
 
     Args:
         device: that works.
-        setting: what decides how much memory it takes, such as `data.batch_size = 64`.
-        advice: what to try instead.
+        key: of the batch size, which decides how much memory it takes.
+        batch_size: its value.
+        advice: what to try along with half of it.
 
     Raises:
         DeviceError: memory has run out, or a loader process died, wherever that was noticed.
@@ -36,4 +37,7 @@ def shortages_named(device: torch.device, *, setting: str, advice: str) -> Itera
             raise dead from error
         if not is_out_of_memory(error):
             raise
-        raise DeviceError(f"out of memory on {device} with {setting}; try {advice}: {error}") from error
+        half = max(1, batch_size // 2)
+        raise DeviceError(
+            f"out of memory on {device} with {key} = {batch_size}; try {key}={half}{advice}: {error}"
+        ) from error

@@ -120,7 +120,7 @@ def _run(
     started = time.perf_counter()
     trainer.fit()
     if recorder is not None and trainer.pruned is None:
-        _import_ahead()
+        _package(assembled, folder)
     trainer.writer.wait()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
@@ -130,8 +130,6 @@ def _run(
             recorder.end(config, best, trainer.progress.step)
             folder.end("pruned")
         return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
-    if recorder is not None:
-        package_best(folder, assembled)  # first of all: what follows only measures it
     # Imported here, because the first step need not wait for it.
     from runner.evaluation.final import evaluate_best  # noqa: PLC0415
     from runner.evaluation.split import summary_of  # noqa: PLC0415
@@ -147,14 +145,14 @@ def _run(
     return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
 
 
-def _import_ahead() -> None:
-    """Import what an evaluation needs while the last checkpoint is still being written."""
+def _package(assembled: Assembled, folder: RunFolder) -> None:
+    """Package the best weights; import what measures them while the last checkpoint is still being written."""
     try:
         for name in ("runner.evaluation.final", "runner.evaluation.picture"):
             importlib.import_module(name)
-    except Exception as error:
-        # A finished training is packaged first; who needs the module then fails by the same error.
-        LOGGER.debug("not imported ahead: %s", error)
+    finally:  # a training that is finished is packaged, whatever can't be imported
+        assembled.trainer.writer.wait()
+        package_best(folder, assembled)
 
 
 def _skipped(assembled: Assembled) -> Iterator[str]:
@@ -166,13 +164,9 @@ def _skipped(assembled: Assembled) -> Iterator[str]:
 
 
 def _shortages_named(config: Config, dist: DistContext) -> AbstractContextManager[None]:
-    batch_size, accumulated = config.data.batch_size, config.trainer.accumulate_steps
-    return shortages_named(
-        dist.device,
-        setting=f"data.batch_size = {batch_size}",
-        advice=f"data.batch_size={max(1, batch_size // 2)} with trainer.accumulate_steps={2 * accumulated}, which is "
-        "nearly the same, or smaller images",
-    )
+    steps = 2 * config.trainer.accumulate_steps
+    advice = f" with trainer.accumulate_steps={steps}, which is nearly the same, or smaller images"
+    return shortages_named(dist.device, "data.batch_size", config.data.batch_size, advice)
 
 
 def _step_of(checkpoint: Checkpoint | None) -> int:

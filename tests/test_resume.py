@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 import runner
 from runner import run_folder
 from runner.attempt import Attempt
-from runner.checkpoint import CheckpointStore
+from runner.checkpoint import Checkpoint, CheckpointStore
 from runner.commands.call import read_call
 from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
 from runner.files import sha256_of
@@ -471,3 +473,25 @@ def test_a_kill_in_the_evaluation_of_the_last_step_loses_nothing(tiny, monkeypat
             runner.fit(runner.load_config(tiny(*scenario)))
     (record,) = tmp_path.glob("outputs/*/*/run.json")
     assert outcome(resume(record.parent)) == unkilled(scenario)
+
+
+def test_a_resumed_run_lets_go_of_its_checkpoint_before_it_trains(tiny, tmp_path, monkeypatch):
+    """Its tensors are as large as the weights and the optimizer's state."""
+    run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 8)
+    found, alive = [], []
+    load, fit = CheckpointStore.load, Trainer.fit
+
+    def loading(store: CheckpointStore, name: str) -> Checkpoint:
+        checkpoint = load(store, name)
+        found.append(weakref.ref(checkpoint))
+        return checkpoint
+
+    def fitting(trainer: Trainer) -> None:
+        gc.collect()
+        alive.extend(reference() is not None for reference in found)
+        fit(trainer)
+
+    monkeypatch.setattr(CheckpointStore, "load", loading)
+    monkeypatch.setattr(Trainer, "fit", fitting)
+    resume(run_dir)
+    assert alive == [False]

@@ -322,11 +322,12 @@ def test_checkpoints_by_the_clock(tiny):
     assert store.names() == [f"0000-{step:08d}" for step in range(5)] + ["0001-00000005"]
 
 
-def test_out_of_memory_says_what_to_try(tiny, monkeypatch):
-    def too_much(*_: object) -> None:
+@pytest.mark.parametrize("place", ["runner.trainer.loop.Trainer._backward", "runner.evaluation.final.evaluate_split"])
+def test_out_of_memory_says_what_to_try(tiny, monkeypatch, place):
+    def too_much(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("runner.trainer.loop.Trainer._backward", too_much)
+    monkeypatch.setattr(place, too_much)
     with pytest.raises(DeviceError, match=r"data\.batch_size=4 with trainer\.accumulate_steps=2"):
         runner.fit(runner.load_config(tiny()))
 
@@ -337,3 +338,11 @@ def test_a_finished_training_is_packaged_even_if_it_can_not_be_evaluated(tiny, t
         runner.fit(runner.load_config(tiny()))
     (record,) = tmp_path.glob("outputs/*/*/run.json")
     assert (record.parent / "model" / "model.safetensors").is_file()
+
+
+def test_images_of_evaluation_that_do_not_fit_are_refused_before_the_training(tiny, monkeypatch):
+    free = iter([10**9, 1000])
+    monkeypatch.setattr("runner.data.on_device.available_memory", lambda: next(free))
+    fixed = "data.train_transforms=[{name: center_crop, size: ${data.image_size}}]"
+    with pytest.raises(DeviceError, match=r"data\.cache=device: the \d+ images of evaluation of each process take"):
+        runner.fit(runner.load_config(tiny("data.cache=device", fixed)))

@@ -149,12 +149,11 @@ def _one_process_at_a_time(file: Path) -> Iterator[str | None]:
 
 
 def _hindrance_to(lock: BaseFileLock, folder: Path) -> str | None:
-    """Take a lock; returns why it can't be had: not writable, a file system without locks, or held for too long."""
+    """Take a lock; returns why it can't be had: it can't be written, or is held for too long."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    # Earlier releases of filelock say NotImplementedError where the file system knows no flock (ENOSYS).
-    except (OSError, NotImplementedError, Timeout) as error:
+    except (OSError, Timeout) as error:
         return str(error)
     return None
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from runner.data.balance import balanced_order
@@ -229,16 +228,12 @@ class EvalBatches:
 
 
 def _kept(batch: Batch, device: torch.device) -> Batch:
-    def kept(tensor: Tensor, where: torch.device) -> Tensor:
-        # What comes from a loader process holds an open file, and what is page-locked can't be had without end.
-        return tensor.clone() if where.type == "cpu" else tensor.to(where)
-
-    cpu = torch.device("cpu")
+    # Copies: what comes from a loader process holds an open file, and what is page-locked can't be had without end.
     return batch._replace(
-        images=kept(batch.images, device),
-        labels=kept(batch.labels, device),
-        ids=kept(batch.ids, cpu),
-        asked=kept(batch.asked, cpu),
+        images=batch.images.to(device, copy=True),
+        labels=batch.labels.to(device, copy=True),
+        ids=batch.ids.clone(),
+        asked=batch.asked.clone(),
     )
 
 

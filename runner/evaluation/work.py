@@ -61,9 +61,7 @@ class EvaluationWork:
             scorer, share = assemble_evaluation(
                 config, splits, self.subject.split, self.weights_file, dist=dist, precision=precision
             )
-            batch_size = config.data.batch_size
-            advice = f"data.batch_size={max(1, batch_size // 2)}"
-            with shortages_named(dist.device, setting=f"data.batch_size = {batch_size}", advice=advice):
+            with shortages_named(dist.device, "data.batch_size", config.data.batch_size):
                 metrics = evaluate_split(
                     scorer,
                     share,

@@ -101,9 +101,7 @@ def score(
     files = _ImageFiles(inputs.files, pipeline)
     loaded = made_by(files, requests, workers=workers, pin_memory=device.type == "cuda")
     num_unread = 0
-    advice = f"batch_size={max(1, call.batch_size // 2)}"
-    shortages = shortages_named(device, setting=f"batch_size = {call.batch_size}", advice=advice)
-    with shortages, closing(loaded), progress_line() as line:
+    with shortages_named(device, "batch_size", call.batch_size), closing(loaded), progress_line() as line:
         show = _shower(line, first, total)
         for request in requests:
             if stop.received is not None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from runner.commands import evaluate
 from runner.errors import (
@@ -210,6 +211,15 @@ def test_the_weights_of_a_run_that_goes_on_are_those_of_its_best_checkpoint(run_
     before = metrics_of(run_dir / "evaluation")
     evaluate.run([f"run={run_dir}"])
     assert metrics_of(run_dir / "evaluation") == before
+
+
+def test_out_of_memory_says_what_to_try(trained, tmp_path, monkeypatch):
+    def too_much(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("runner.evaluation.examine.evaluate", too_much)
+    with pytest.raises(DeviceError, match=r"on cpu with data\.batch_size = 6; try data\.batch_size=3: CUDA"):
+        evaluate.run([f"run={trained}", f"output={tmp_path / 'result'}", "data.batch_size=6"])
 
 
 def test_a_request_to_stop_ends_it_with_nothing_half_written(trained, tmp_path):
