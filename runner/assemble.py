@@ -168,7 +168,7 @@ def _train_batches(
         source = cached(source, name, partial(dist.total, 0), evaluation_bytes=evaluation_bytes)
     batches = TrainBatches(
         source=source,
-        prepare=train_transform(data).of,
+        preparation=train_transform(data),
         seed=config.seed,
         batch_size=data.batch_size,
         last_batch=data.last_batch,
@@ -190,7 +190,7 @@ def _on_device(data: DataConfig, batches: TrainBatches, dist: DistContext) -> De
     assert isinstance(transforms, BatchedTransforms), "others are refused before"
     loaded = EvalBatches(
         batches.source,
-        pipeline_of(transforms.fixed).of,
+        pipeline_of(transforms.fixed),
         batch_size=_NUM_LOADED_AT_ONCE,
         rank=0,
         world_size=1,
@@ -237,7 +237,7 @@ def _eval_batches(
 ) -> EvalBatches:
     return EvalBatches(
         source,
-        eval_transform(data).of,
+        eval_transform(data),
         batch_size=data.batch_size,
         workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
         rank=dist.rank,

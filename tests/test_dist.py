@@ -61,7 +61,7 @@ def measured(dist, num_images, batch_size):
     dist.share_buffers(model)
     batches = EvalBatches(
         open_synthetic(data, 1).val,
-        pipeline_of(()).of,
+        pipeline_of(()),
         batch_size=batch_size,
         rank=dist.rank,
         world_size=dist.world_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
+from runner.data.prepare import Preparation, prepared
 from runner.data.source import ImageSource
 from runner.data.stored import StoredImage
 from runner.errors import InvalidDatasetError, RunnerError
 from runner.keyed_random import key
-
-Preparation = Callable[[StoredImage], Tensor]
-"""From a stored image to uint8 pixels of shape (3, height, width), the same size for all."""
 
 
 class BadImage(NamedTuple):
@@ -56,9 +54,9 @@ class Request(NamedTuple):
 class BatchMaker(Dataset["Batch | RunnerError"]):
     """Makes batches on request, here or in a loader process."""
 
-    def __init__(self, source: ImageSource, prepare: Preparation, seed: int, *, skips_bad: bool) -> None:
+    def __init__(self, source: ImageSource, preparation: Preparation, seed: int, *, skips_bad: bool) -> None:
         self._source = source
-        self._prepare = prepare
+        self._preparation = preparation
         self._seed = seed
         self._skips_bad = skips_bad
 
@@ -71,14 +69,22 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
 
     def make(self, request: Request) -> Batch:
         """Load and transform the images; raises what goes wrong."""
-        bad: list[BadImage] = []
         # Only the CPU's generator is used here. What the training process draws from it must not depend on whether
         # images are loaded in it.
         with torch.random.fork_rng(devices=[]):
-            images = [self._image(request, place, bad) for place in range(len(request.ids))]
-        good = [image for image in images if image is not None]
+            images = [partial(self._opened, request, place) for place in range(len(request.ids))]
+            outcomes = prepared(images, self._preparation)
+        good: list[Tensor] = []
+        bad: list[BadImage] = []
+        for image, outcome in zip(request.ids.tolist(), outcomes, strict=True):
+            if isinstance(outcome, Tensor):
+                good.append(outcome.permute(1, 2, 0))
+            elif self._skips_bad:
+                bad.append(BadImage(image, outcome))
+            else:
+                raise InvalidDatasetError(outcome)
         asked = torch.from_numpy(request.ids)
-        ids = asked[torch.tensor([image is not None for image in images])] if bad else asked
+        ids = asked[torch.tensor([isinstance(outcome, Tensor) for outcome in outcomes])] if bad else asked
         return Batch(
             # In a loader process this stacks them in shared memory: from memory of its own they would be copied once
             # more, and leave holes between what else it keeps, 25 MB in each after some epochs.
@@ -89,21 +95,15 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
             bad=tuple(bad),
         )
 
-    def _image(self, request: Request, place: int, bad: list[BadImage]) -> Tensor | None:
-        """One transformed image, height × width × 3; None where it is bad and may be skipped."""
+    def _opened(self, request: Request, place: int) -> StoredImage:
+        """An image, for which torch's generator is seeded."""
         image = int(request.ids[place])
-        try:
-            stored = self._source.open(image)
-            # Two draws of one image are to look different.
-            draw = () if request.first_draw is None else (request.first_draw + place,)
-            # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
-            torch.default_generator.manual_seed(key(self._seed, "augment", request.epoch, image, *draw))
-            return self._prepare(stored).permute(1, 2, 0)
-        except InvalidDatasetError as error:
-            if not self._skips_bad:
-                raise
-            bad.append(BadImage(image, str(error)))
-            return None
+        stored = self._source.open(image)
+        # Two draws of one image are to look different.
+        draw = () if request.first_draw is None else (request.first_draw + place,)
+        # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
+        torch.default_generator.manual_seed(key(self._seed, "augment", request.epoch, image, *draw))
+        return stored
 
 
 def _shared(tensor: Tensor) -> Tensor:

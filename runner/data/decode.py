@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 import numpy as np
@@ -38,6 +39,7 @@ from runner.schema.data import MOST_PIXELS
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
 # Larger files are no photographs; Pillow reads them piece by piece.
 _MOST_JPEG_BYTES = 512 * 2**20
+_SILENCE = Lock()
 # EXIF orientations that exchange height and width.
 _ON_THEIR_SIDE = (5, 6, 7, 8)
 # What another attempt may not meet: no property of the image, so that skipping it would depend on the hour.
@@ -131,19 +133,23 @@ def _content_of_jpeg(file: BinaryIO) -> bytes | None:
 def _orientation_of(content: bytes) -> int:
     if not jpeg.may_be_turned(content):
         return 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with Image.open(BytesIO(content), formats=_FORMATS) as image:
-            return _orientation(image)
+    with _unwarned(), Image.open(BytesIO(content), formats=_FORMATS) as image:
+        return _orientation(image)
 
 
 def _decoded_by_pillow(file: BinaryIO, max_pixels: int) -> Pixels:
-    # Pillow warns about oddities of single files: whoever trains on a million can't act on that.
-    with warnings.catch_warnings():
+    with _unwarned(), Image.open(file, formats=_FORMATS) as image:
+        _refuse_large(*image.size, max_pixels)
+        return to_rgb(image)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Pillow warns about oddities of single files: whoever trains on a million can't act on that."""
+    # What Python silences, it silences for all threads, and two of them would undo each other's setting.
+    with _SILENCE, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Image.open(file, formats=_FORMATS) as image:
-            _refuse_large(*image.size, max_pixels)
-            return to_rgb(image)
+        yield
 
 
 @contextmanager

@@ -16,9 +16,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from runner.data.balance import balanced_order
-from runner.data.batch import Batch, BatchMaker, Preparation, Request
+from runner.data.batch import Batch, BatchMaker, Request
 from runner.data.on_device import DeviceImages
 from runner.data.order import TrainPlan, epoch_order, eval_batch
+from runner.data.prepare import Preparation
 from runner.data.source import ImageSource
 from runner.data.workers import prepare_worker, signals_held, start_method
 from runner.errors import DeviceError, RunnerError
@@ -35,7 +36,7 @@ class TrainBatches:
     """The training batches of one process."""
 
     source: ImageSource
-    prepare: Preparation
+    preparation: Preparation
     _: KW_ONLY
     seed: int
     """Seed of the experiment: order and augmentation follow from it."""
@@ -88,7 +89,7 @@ class TrainBatches:
         most_batches = max(-(-num_images // self.plan.full_size), 0)
         return _received(
             _make_loader(
-                BatchMaker(self.source, self.prepare, self.seed, skips_bad=self.skips_bad),
+                BatchMaker(self.source, self.preparation, self.seed, skips_bad=self.skips_bad),
                 requests,
                 workers=min(self.workers, most_batches),
                 pin_memory=self.pin_memory,
@@ -110,7 +111,7 @@ class TrainBatches:
         return self._made_here(Request(epoch, ids))
 
     def _made_here(self, request: Request) -> Batch:
-        maker = self.on_device or BatchMaker(self.source, self.prepare, self.seed, skips_bad=self.skips_bad)
+        maker = self.on_device or BatchMaker(self.source, self.preparation, self.seed, skips_bad=self.skips_bad)
         return maker.make(request)
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
@@ -137,7 +138,7 @@ class EvalBatches:
     def __init__(
         self,
         source: ImageSource,
-        prepare: Preparation,
+        preparation: Preparation,
         *,
         batch_size: int,
         rank: int,
@@ -151,7 +152,7 @@ class EvalBatches:
 
         Args:
             source: the whole split.
-            prepare: what is done to each image.
+            preparation: what is done to each image.
             batch_size: images per batch.
             rank: of this process.
             world_size: number of processes.
@@ -161,7 +162,7 @@ class EvalBatches:
             kept_on: where to keep the batches of this process for the next time; None: nowhere.
         """
         self._source = source
-        self._prepare = prepare
+        self._preparation = preparation
         self._batch_size = batch_size
         self._rank = rank
         self._world_size = world_size
@@ -207,7 +208,7 @@ class EvalBatches:
     def _loaded(self, numbers: range) -> Iterator[Batch]:
         if self._loader is None:
             self._loader = _make_loader(
-                BatchMaker(self._source, self._prepare, seed=0, skips_bad=self._skips_bad),
+                BatchMaker(self._source, self._preparation, seed=0, skips_bad=self._skips_bad),
                 [self._request(number) for number in numbers],
                 workers=min(self._workers, len(numbers)),
                 pin_memory=self._pin_memory,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,21 +32,21 @@ class ReducingCrop:
         self._crop: Any = built(transform)
         self._size = transform.size
 
-    def __call__(self, stored: StoredImage) -> Tensor:
-        """Cut out and resize.
+    def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
+        """Draw the crop.
 
         Returns:
-            uint8, shape (3, size, size).
-
-        Raises:
-            InvalidDatasetError: the image is damaged.
+            Decodes, cuts out and resizes: uint8, shape (3, size, size). Raises InvalidDatasetError if the image is
+            damaged.
         """
-        height, width = stored.height, stored.width
         # A tensor of this shape without pixels is all that the draw looks at.
-        place = self._crop.make_params([torch.empty((3, height, width), dtype=torch.uint8, device="meta")])
+        outline = torch.empty((3, stored.height, stored.width), dtype=torch.uint8, device="meta")
+        return partial(self._cut, stored, self._crop.make_params([outline]))
+
+    def _cut(self, stored: StoredImage, place: dict[str, int]) -> Tensor:
         reduction = self.reduction(place["height"], place["width"])
         pixels = stored.pixels(reduction)
-        if pixels.shape[0] == height:
+        if pixels.shape[0] == stored.height:
             reduction = 1
         # A crop that ends between two pixels of the reduced image is made smaller by that part of a pixel.
         top, left = place["top"] // reduction, place["left"] // reduction

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import assert_never
 
 import numpy as np
@@ -28,16 +29,20 @@ from runner.schema.transforms import (
 
 
 class Pipeline:
-    """Transforms one after another."""
+    """Transforms one after another; a :class:`runner.data.prepare.Preparation`."""
 
     def __init__(self, transforms: Sequence[Transform], *, reduces: bool = False) -> None:
         """See :func:`pipeline_of` and :func:`train_transform`."""
         self._steps = [built(transform) for transform in transforms]
         match tuple(transforms):
             case (RandomResizedCrop(interpolation="bilinear" | "bicubic") as crop, *_) if reduces:
-                self._first_crop: ReducingCrop | None = ReducingCrop(crop)
+                self._begin: Callable[[StoredImage], Callable[[], Tensor]] = ReducingCrop(crop).begin
+                num_begun = 1
+            case (Resize(interpolation="bilinear" | "bicubic"), *_):
+                self._begin, num_begun = partial(_decoding, self._steps[0]), 1
             case _:
-                self._first_crop = None
+                self._begin, num_begun = partial(_decoding, nn.Identity()), 0
+        self._rest = self._steps[num_begun:]
 
     def __call__(self, image: Tensor) -> Tensor:
         """From a uint8 image of shape (3, height, width) to another."""
@@ -45,18 +50,19 @@ class Pipeline:
             image = step(image)
         return image
 
-    def of(self, stored: StoredImage) -> Tensor:
-        """The same of an image that is not decoded yet, of which no more is decoded than the first transform needs.
+    def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
+        """Decode, and no more than a first crop needs; resize if that comes first, so that little has to be kept."""
+        return self._begin(stored)
 
-        Raises:
-            InvalidDatasetError: the image is damaged.
-        """
-        if self._first_crop is None:
-            return self(as_tensor(stored.pixels()))
-        image = self._first_crop(stored)
-        for step in self._steps[1:]:
+    def finish(self, image: Tensor) -> Tensor:
+        """What is left to do."""
+        for step in self._rest:
             image = step(image)
         return image
+
+
+def _decoding(then: nn.Module, stored: StoredImage) -> Callable[[], Tensor]:
+    return lambda: then(as_tensor(stored.pixels()))
 
 
 def train_transform(data: DataConfig) -> Pipeline:

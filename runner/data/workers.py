@@ -27,7 +27,8 @@ def resolve_workers(
 
     A number is taken as it is. `auto` shares the cores of this machine between its training processes:
     - Training on the CPU needs the cores itself: none for up to 2 cores per process (images are then loaded in the
-      training process), else a quarter of them, at most 4.
+      training process, between its steps; JPEGs by as many threads as it computes with), else a quarter of them, at
+      most 4.
     - On GPUs all cores but one, at least 1 and at most 16.
 
     Args:

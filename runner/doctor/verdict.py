@@ -11,6 +11,8 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 
 from runner.data.memory import available_memory
 from runner.data.order import TrainPlan
+from runner.data.prepare import num_decoding_threads
+from runner.device import choose_num_threads
 from runner.doctor.findings import Finding, gigabytes, refusals
 from runner.doctor.surroundings import Load, check_disk
 from runner.doctor.trial import Bench, Pace, load_briefly, train_briefly, without_data
@@ -173,7 +175,8 @@ def _advice_for_data(load: Load, loader: float, device: float) -> str:
     """More loader processes where cores are left, else less work for each image."""
     free = int(cpu_count()) // load.num_processes - load.num_threads - load.num_workers
     if free > 0:
-        wanted = math.ceil(max(load.num_workers, 1) * device / loader)
+        num_loading = load.num_workers or num_decoding_threads(choose_num_threads(load.num_processes))
+        wanted = math.ceil(num_loading * device / loader)
         return f"cores are free for more loader processes: data.workers={min(wanted, load.num_workers + free)}"
     return "all cores are at work: images that are stored at about the size they are trained at decode faster"
 

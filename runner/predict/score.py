@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -15,13 +16,14 @@ from torch.utils.data import Dataset, default_collate
 from runner.allocator import freed_memory_kept
 from runner.assemble_trained import assemble_scorer
 from runner.console import LOGGER, ProgressLine, progress_line
-from runner.data.decode import decode_image
+from runner.data.decode import open_image
 from runner.data.index import shown
 from runner.data.loader import made_by
-from runner.data.transforms import Pipeline, as_tensor
+from runner.data.prepare import prepared
+from runner.data.transforms import Pipeline
 from runner.data.workers import resolve_workers
 from runner.device import choose_device, choose_precision, describe_device
-from runner.errors import InvalidDatasetError, StoppedOnRequest
+from runner.errors import StoppedOnRequest
 from runner.evaluation.examine import Scorer
 from runner.package import Package
 from runner.predict.formats import Scored
@@ -52,16 +54,12 @@ class _ImageFiles(Dataset["_Loaded"]):
         self._pipeline = pipeline
 
     def __getitem__(self, request: range) -> _Loaded:
-        images: list[Tensor] = []
-        errors: list[str | None] = []
-        for number in request:
-            try:
-                pixels = as_tensor(decode_image(self._files[number]))
-            except InvalidDatasetError as error:
-                errors.append(str(error).removeprefix(f"{shown(self._files[number])}: "))
-            else:
-                images.append(self._pipeline(pixels).permute(1, 2, 0))
-                errors.append(None)
+        outcomes = prepared([functools.partial(open_image, self._files[number]) for number in request], self._pipeline)
+        images = [outcome.permute(1, 2, 0) for outcome in outcomes if isinstance(outcome, Tensor)]
+        errors = [
+            None if isinstance(outcome, Tensor) else outcome.removeprefix(f"{shown(self._files[number])}: ")
+            for number, outcome in zip(request, outcomes, strict=True)
+        ]
         # In a loader process it stacks them in shared memory.
         stacked = default_collate(images) if images else torch.zeros(0, 1, 1, 3, dtype=torch.uint8)
         return _Loaded(images=stacked.permute(0, 3, 1, 2), errors=tuple(errors))

@@ -49,7 +49,8 @@ class _Data(Section):
     last_batch: Literal["keep", "drop"]
     """The last incomplete batch of an epoch: keep (a single image left over joins the batch before it) or drop."""
     workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
-    """Processes that load images, for each training process; 0 loads in the training process, auto chooses."""
+    """Processes that load images, for each training process; 0 loads in the training process, between its steps; auto
+    chooses."""
     index_cache: Literal["auto", "none"]
     """The list of files of a large folder: auto keeps it in the cache folder as long as no folder in it changes; none
     lists them at each start."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -60,14 +62,17 @@ class Noisy:
         return str(image)
 
 
-def noise(stored: StoredImage) -> torch.Tensor:
-    image = as_tensor(stored.pixels())
-    return image + torch.randint(0, 2, image.shape, dtype=torch.uint8) * 100
+class Noise:
+    def begin(self, stored: StoredImage) -> Callable[[], torch.Tensor]:
+        return lambda: as_tensor(stored.pixels())
+
+    def finish(self, image: torch.Tensor) -> torch.Tensor:
+        return image + torch.randint(0, 2, image.shape, dtype=torch.uint8) * 100
 
 
 def batches(**changes) -> TrainBatches:
     given = {"seed": 1, "batch_size": 4, "rank": 0, "world_size": 1, "last_batch": "keep", "workers": 0}
-    return TrainBatches(Noisy(), noise, pin_memory=False, draws_balanced=True, **(given | changes))
+    return TrainBatches(Noisy(), Noise(), pin_memory=False, draws_balanced=True, **(given | changes))
 
 
 def bytes_of(image: torch.Tensor) -> bytes:
@@ -100,6 +105,6 @@ def test_nothing_else_matters(workers):
 
 def test_without_it_each_image_comes_once():
     plain = TrainBatches(
-        Noisy(), noise, seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep", workers=0, pin_memory=False
+        Noisy(), Noise(), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep", workers=0, pin_memory=False
     )
     assert [image for image, _ in content(plain.stream(0, 0, 1))] == epoch_order(10, 1, 0).tolist()

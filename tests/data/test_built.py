@@ -138,7 +138,7 @@ def test_each_epoch_draws_anew_and_each_run_the_same(
     data = resolve_paths(data_config("folder", root=tmp_path, train_transforms=lists))
     batches = TrainBatches(
         source=open_splits(data, 1).train,
-        prepare=train_transform(data).of,
+        preparation=train_transform(data),
         seed=1,
         batch_size=3,
         rank=0,

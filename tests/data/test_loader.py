@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from runner.data.batch import Batch, Preparation
+from runner.data.batch import Batch
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.order import epoch_order
 from runner.data.paths import resolve_paths
+from runner.data.prepare import Preparation
 from runner.data.source import Labels
 from runner.data.splits import open_splits
 from runner.data.stored import DecodedImage, StoredImage
@@ -69,13 +69,22 @@ class Numbered:
         return f"/set/{image}.jpg"
 
 
-def of_pixels(transform: Callable[[Tensor], Tensor], stored: StoredImage) -> Tensor:
-    return transform(as_tensor(stored.pixels()))
+@dataclass(frozen=True)
+class OfPixels:
+    """A transform of all pixels."""
+
+    transform: Callable[[Tensor], Tensor]
+
+    def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
+        return lambda: as_tensor(stored.pixels())
+
+    def finish(self, image: Tensor) -> Tensor:
+        return self.transform(image)
 
 
-def prepared(values: dict[str, Any]) -> Preparation:
-    """What `transform` asks for, on all pixels, or else what `prepare` does."""
-    return values.pop("prepare", None) or partial(of_pixels, values.pop("transform", v2.Identity()))
+def preparation(values: dict[str, Any]) -> Preparation:
+    """What is asked for, or `transform` of all pixels."""
+    return values.pop("preparation", None) or OfPixels(values.pop("transform", v2.Identity()))
 
 
 def train_batches(num_images: int = 23, **values: Any) -> TrainBatches:
@@ -89,13 +98,13 @@ def train_batches(num_images: int = 23, **values: Any) -> TrainBatches:
         "workers": 0,
         "pin_memory": False,
     }
-    return TrainBatches(source, prepared(values), **{**defaults, **values})
+    return TrainBatches(source, preparation(values), **{**defaults, **values})
 
 
 def eval_batches(num_images: int = 23, **values: Any) -> EvalBatches:
     source = values.pop("source", None) or Numbered(num_images)
     defaults: dict[str, Any] = {"batch_size": 4, "rank": 0, "world_size": 1, "workers": 0, "pin_memory": False}
-    return EvalBatches(source, prepared(values), **{**defaults, **values})
+    return EvalBatches(source, preparation(values), **{**defaults, **values})
 
 
 def noise(image: Tensor) -> Tensor:
@@ -440,13 +449,13 @@ def test_real_files_and_transforms(
     write_images(tmp_path / "train", {"ant": 10, "bee": 13})
     data = resolve_paths(data_config("folder", root=tmp_path))
     splits = open_splits(data, 1)
-    train = train_batches(source=splits.train, prepare=train_transform(data).of, workers=workers)
+    train = train_batches(source=splits.train, preparation=train_transform(data), workers=workers)
     images = [image for batch in train.stream(0, 0, 1) for image in batch.images]
     assert len(images) == len(splits.train) == 18
     assert {image.shape for image in images} == {(3, 16, 16)}
     # Augmentation of small batches in this process and of others in loader processes: the same bits.
     assert content(train.stream(0, 0, 2)) == content(replace(train, workers=0).stream(0, 0, 2))
-    evaluation = eval_batches(source=splits.val, prepare=eval_transform(data).of, workers=workers)
+    evaluation = eval_batches(source=splits.val, preparation=eval_transform(data), workers=workers)
     labels = torch.cat([batch.labels for _, batch in evaluation])
     assert labels.tolist() == splits.val.labels.tolist()
     evaluation.close()

@@ -30,7 +30,7 @@ from runner.data.loader import TrainBatches
 from runner.data.synthetic import SyntheticSource
 from runner.data.transforms import pipeline_of
 source = SyntheticSource(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(10**6, np.int64))
-stream = TrainBatches(source, pipeline_of(()).of, seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
+stream = TrainBatches(source, pipeline_of(()), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
                       workers=2, pin_memory=False).stream(0, 0, 1)
 next(stream)
 print("loading", flush=True)
@@ -41,7 +41,7 @@ def batches() -> TrainBatches:
     source = SyntheticSource(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(400, np.int64))
     return TrainBatches(
         source,
-        pipeline_of(()).of,
+        pipeline_of(()),
         seed=1,
         batch_size=4,
         rank=0,
@@ -128,7 +128,7 @@ def late(worker, ready=loader.prepare_worker):
         time.sleep(10**6)
 
 parent, loader.prepare_worker = os.getpid(), late
-next(TrainBatches(source, pipeline_of(()).of, seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
+next(TrainBatches(source, pipeline_of(()), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
                   workers=1, pin_memory=False).stream(0, 0, 1))
 """)
     output, errors = process.communicate(timeout=60)

@@ -35,7 +35,7 @@ def outcomes(path: str, entries: list[dict], *, reduces: bool) -> list[torch.Ten
     images = []
     for seed in range(40):
         torch.manual_seed(seed)
-        images.append(prepared.of(stored))
+        images.append(prepared.finish(prepared.begin(stored)()))
     return images
 
 

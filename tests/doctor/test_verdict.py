@@ -94,6 +94,14 @@ def test_the_slower_side_is_named(bench, monkeypatch, waiting, loader, cores, bo
     assert [told[: len(start)] for told, start in zip(finding.advice, advice, strict=True)] == list(advice)
 
 
+@pytest.mark.parametrize(("num_workers", "wanted"), [(0, 20), (4, 10)])
+def test_without_loader_processes_threads_have_loaded(monkeypatch, num_workers, wanted):
+    """Of 16 threads at most 8 decode: so many loader processes would be as fast."""
+    monkeypatch.setattr(verdict, "cpu_count", lambda: 64)
+    monkeypatch.setattr(verdict, "choose_num_threads", lambda _: 16)
+    assert verdict._advice_for_data(load(num_workers), 1600.0, 4000.0).endswith(f"data.workers={wanted}")
+
+
 def test_a_batch_that_is_too_large_is_halved_until_it_fits(bench, monkeypatch):
     tried = []
 
