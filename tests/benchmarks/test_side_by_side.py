@@ -98,10 +98,11 @@ def test_rates_are_read_from_what_the_peers_print():
     timm = "Train: 0 [  30/31 ( 100%)]  Loss: 2.30 (2.31)  Time: 0.2s,  152.1/s  (0.212s,  150.75/s)  LR: 1.0e-02\n"
     assert trainers.rate_of_timm(place, timm) == 150.75
     reference = "".join(
-        f"Epoch: [0]  [{step}/31]  eta: 0:00:09  img/s: {rate}  loss: 2\n"
-        for step, rate in [(0, 90.5), (10, 104.25), (20, 110)]
+        f"Epoch: [{epoch}]  [{step}/31]  eta: 0:00:09  img/s: 160.5  loss: 2.1 (2.2)  time: {time}  data: 0.05\n"
+        for epoch, step, time in [(0, 0, "0.9"), (0, 20, "0.5"), (1, 0, "0.9"), (1, 20, "0.25")]
     )
-    assert trainers.rate_of_torchvision(place, reference) == 104.25
+    reference += "Epoch: [1] Total time: 0:00:08\nTest:   [ 0/10]  eta: 0:00:01  loss: 2  time: 0.1  data: 0.01\n"
+    assert trainers.rate_of_torchvision(place, reference) == 128.0
     assert trainers.rate_of_lightning(place, "Epoch 2/2 ━━━ 30/30 0:00:09 • 0:00:00 3.25it/s v_num: 0.0") == 104.0
 
 
