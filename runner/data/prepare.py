@@ -61,15 +61,24 @@ def prepared(images: Iterable[Callable[[], StoredImage]], preparation: Preparati
         preparation: what is done to each.
     """
     num_threads = num_decoding_threads(torch.get_num_threads())
-    num_at_once = 1 if num_threads == 1 else num_threads * _IMAGES_PER_THREAD
+    if num_threads == 1:
+        return [_prepared_alone(image, preparation) for image in images]
     outcomes: list[Outcome] = []
     remaining = iter(images)
-    with ThreadPoolExecutor(num_threads, "decode") as helpers:  # starts them when they are asked for
-        while some := [_begun(image, preparation) for image in islice(remaining, num_at_once)]:
+    with ThreadPoolExecutor(num_threads - 1, "decode") as helpers:  # starts them when they are asked for
+        while some := [_begun(image, preparation) for image in islice(remaining, num_threads * _IMAGES_PER_THREAD)]:
             num_helpers = 0 if all(one.is_quick for one in some) else num_threads - 1
             decoded = _each_decoded(some, helpers, num_helpers)
             outcomes += [_finished(one, image, preparation) for one, image in zip(some, decoded, strict=True)]
     return outcomes
+
+
+def _prepared_alone(image: Callable[[], StoredImage], preparation: Preparation) -> Outcome:
+    try:
+        decode = preparation.begin(image())
+        return preparation.finish(decode())
+    except InvalidDatasetError as error:
+        return str(error)
 
 
 def _begun(image: Callable[[], StoredImage], preparation: Preparation) -> _Begun:

@@ -39,9 +39,9 @@ class Pipeline:
                 self._begin: Callable[[StoredImage], Callable[[], Tensor]] = ReducingCrop(crop).begin
                 num_begun = 1
             case (Resize(interpolation="bilinear" | "bicubic"), *_):
-                self._begin, num_begun = partial(_decoding, self._steps[0]), 1
+                self._begin, num_begun = partial(_resized, self._steps[0]), 1
             case _:
-                self._begin, num_begun = partial(_decoding, nn.Identity()), 0
+                self._begin, num_begun = _whole, 0
         self._rest = self._steps[num_begun:]
 
     def __call__(self, image: Tensor) -> Tensor:
@@ -61,8 +61,12 @@ class Pipeline:
         return image
 
 
-def _decoding(then: nn.Module, stored: StoredImage) -> Callable[[], Tensor]:
-    return lambda: then(as_tensor(stored.pixels()))
+def _whole(stored: StoredImage) -> Callable[[], Tensor]:
+    return lambda: as_tensor(stored.pixels())
+
+
+def _resized(resize: nn.Module, stored: StoredImage) -> Callable[[], Tensor]:
+    return lambda: resize(as_tensor(stored.pixels()))
 
 
 def train_transform(data: DataConfig) -> Pipeline:
