@@ -1,15 +1,14 @@
 """Decoding in the training process: `python benchmarks/decode_threads.py [--small] [--repeats 3]`.
 
 A training on the CPU without loader processes, as the runner chooses it for two cores: JPEG photographs of 500 × 375 px
-to crops of 64, decoded by one thread and by as many as compute. Per image: the milliseconds for which the loop waited
-for data, and all others of its steps.
+to crops of 64, decoded by one thread and by as many as compute. Compared are the milliseconds per image for which the
+loop waits for data.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 import side_by_side
@@ -21,33 +20,18 @@ NUM_TRAIN, EPOCHS = 960, 4
 
 def measured_here(side: str, folder: Path, epochs: int) -> dict[str, float]:
     """The figures of one side, in this process; the first epoch does not count."""
-    from loop import build  # noqa: PLC0415 - by the sides alone
+    import loop  # noqa: PLC0415 - by the sides alone
 
-    import runner  # noqa: PLC0415
-    from runner.allocator import freed_memory_kept  # noqa: PLC0415
     from runner.data import prepare  # noqa: PLC0415
-    from runner.preflight import preflight  # noqa: PLC0415
-    from runner.run_folder import RunFolder  # noqa: PLC0415
 
-    if side == SIDES[0]:
+    if side == "one thread":
         prepare._MOST_THREADS = 1
     overrides = [
         *("model=resnet18", "data=folder", f"data.root={folder}", "data.image_size=64", "data.batch_size=32"),
         *("data.workers=0", f"trainer.epochs={epochs}", "trainer.patience=null", "trainer.device=cpu"),
         "optimizer.lr=0.01",
     ]
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack, freed_memory_kept():
-        trainer = build(preflight(runner.load_config(overrides)), RunFolder(Path(name)), stack)
-        trainer.fit()
-        trainer.writer.wait()
-        rows = [json.loads(line) for line in (Path(name) / "metrics.jsonl").read_text().splitlines()[1:]]
-    num_images = sum(row["train_images"] for row in rows)
-    waiting, all_seconds = (sum(row[key] for row in rows) for key in ("data_wait_seconds", "train_seconds"))
-    return {
-        "data_wait_ms": 1000 * waiting / num_images,
-        "compute_ms": 1000 * (all_seconds - waiting) / num_images,
-        "images_per_second": num_images / all_seconds,
-    }
+    return loop.measured_here("runner", overrides)
 
 
 def main() -> None:

@@ -79,8 +79,8 @@ def timm_figures(command: list[str]) -> Figures:
 def timm_sides(options: argparse.Namespace, batch_size: int, data: Path, outputs: Path) -> list[Side]:
     plain = [
         options.peer_python, str(options.timm / "benchmark.py"), "--model", "resnet50", "--bench", "train",
-        "--img-size", "224", "--batch-size", str(batch_size), "--amp", "--amp-dtype", "bfloat16", "--channels-last",
-        "--opt", "sgd",
+        "--img-size", str(IMAGE_SIZE), "--batch-size", str(batch_size), "--amp", "--amp-dtype", "bfloat16",
+        "--channels-last", "--opt", "sgd",
     ]  # fmt: skip
     modes = {"timm": plain, "timm compiled": [*plain, "--torchcompile"]}
     sides = [

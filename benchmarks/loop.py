@@ -40,12 +40,16 @@ from runner.trainer.recorder import Recorder
 
 def main() -> None:
     side, *overrides = sys.argv[1:]
+    print(json.dumps(measured_here(side, overrides)))
+
+
+def measured_here(side: str, overrides: list[str]) -> dict[str, float]:
+    """The figures of one side, in this process."""
     console.set_up()  # what the runner says is part of what it costs
     ready = preflight(runner.load_config(overrides))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, freed_memory_kept():
         trainer = build(ready, RunFolder(Path(folder)), stack)
-        figures = run_bare(trainer) if side == "bare" else run_runner(trainer, Path(folder) / "metrics.jsonl")
-    print(json.dumps(figures))
+        return run_bare(trainer) if side == "bare" else run_runner(trainer, Path(folder) / "metrics.jsonl")
 
 
 def build(ready: Ready, folder: RunFolder, stack: ExitStack) -> Trainer:
@@ -89,9 +93,11 @@ def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
     num_val = len(trainer.val_batches._source)
     warm = rows[1:]
     evaluating = sum(row["evaluation_seconds"] for row in warm)
+    num_images = sum(row["train_images"] for row in warm)
     return {
-        "images_per_second": sum(row["train_images"] for row in warm) / sum(seconds[1:]),
-        "epoch_images_per_second": sum(row["train_images"] for row in warm) / sum(row["epoch_seconds"] for row in warm),
+        "images_per_second": num_images / sum(seconds[1:]),
+        "data_wait_ms": 1000 * sum(row["data_wait_seconds"] for row in warm) / num_images,
+        "epoch_images_per_second": num_images / sum(row["epoch_seconds"] for row in warm),
         "evaluation_images_per_second": num_val * len(warm) / evaluating,
         "outside_fraction": 1 - (sum(seconds) + evaluation) / whole,
         "whole_seconds": whole,
