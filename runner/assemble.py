@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
@@ -45,6 +44,7 @@ from runner.optimizer import build_optimizer
 from runner.schema import Config
 from runner.schema.data import DataConfig
 from runner.stop import StopRequest
+from runner.trainer.average import MovingAverage
 from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
 from runner.trainer.recorder import Recorder
@@ -96,7 +96,7 @@ def assemble(
         classes=splits.classes,
         model=model,
         head=head_of(model, config.model) if config.trainer.freeze_backbone_epochs else None,
-        ema=_moving_average(model, config.trainer.ema_decay),
+        ema=MovingAverage(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None,
         normalizer=Normalizer(data.normalize).to(dist.device),
         memory_format=memory_format,
         optimizer=build_optimizer(config.optimizer, model),
@@ -149,13 +149,6 @@ def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: Dis
 
 def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> BadImages:
     return BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
-
-
-def _moving_average(model: nn.Module, decay: float | None) -> AveragedModel | None:
-    if decay is None:
-        return None
-    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-    return AveragedModel(model, multi_avg_fn=average, use_buffers=True)
 
 
 def _train_batches(

@@ -56,11 +56,13 @@ def moved(tensor: Tensor, device: torch.device, memory_format: torch.memory_form
 
 def seed_generators(device: torch.device, seed: int) -> None:
     """Seed torch's global generators of the CPU and of this device; `seed` has at most 64 bits."""
-    if device.type == "cpu":
-        # The same without those of GPUs, for which torch would write down where it was called, in 0.14 ms.
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+    # Not torch.manual_seed: for each kind of device that is absent it writes down where it was called, in 0.14 ms.
+    torch.default_generator.manual_seed(seed)
+    match device.type:
+        case "cuda":
+            torch.cuda.default_generators[device.index].manual_seed(seed)
+        case "mps":
+            torch.mps.manual_seed(seed)
 
 
 def choose_device(config: Wanted, local_rank: int = 0, *, key: str = "trainer.device") -> torch.device:

@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.optim.swa_utils import AveragedModel
 
 from runner.checkpoint import checkpoint_name
 from runner.checkpoint_writer import CheckpointWriter
@@ -27,6 +26,7 @@ from runner.optimizer import peak_learning_rate
 from runner.schedule import learning_rate
 from runner.schema import Config
 from runner.stop import StopRequest
+from runner.trainer.average import MovingAverage
 from runner.trainer.backbone import set_training_mode
 from runner.trainer.bad_images import BadImages, what_is_left
 from runner.trainer.epoch_end import finish_epoch
@@ -64,7 +64,7 @@ class Trainer:
         classes: tuple[str, ...],
         model: nn.Module,
         head: nn.Module | None,
-        ema: AveragedModel | None,
+        ema: MovingAverage | None,
         normalizer: nn.Module,
         memory_format: torch.memory_format,
         optimizer: torch.optim.Optimizer,
@@ -272,7 +272,7 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
-            self.ema.update_parameters(self.model)
+            self.ema.update()
 
     def _set_learning_rate(self) -> None:
         self.learning_rate = learning_rate(

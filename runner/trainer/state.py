@@ -42,7 +42,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "meter": trainer.meter.to_json(trainer.dist),
         "learning_rate": trainer.learning_rate,
         "scaler": trainer.scaler.state_dict(),
-        "ema_num_averaged": int(trainer.ema.n_averaged) if trainer.ema is not None else None,
+        "ema_num_averaged": trainer.ema.num_updates if trainer.ema is not None else None,
         "next_ids_digest": _next_ids_digest(trainer),
         "data_fingerprint": trainer.data_fingerprint,
         "classes": list(trainer.classes),
@@ -153,7 +153,7 @@ def _optimizer(trainer: Trainer, checkpoint: Checkpoint) -> None:
 def _ema(trainer: Trainer, checkpoint: Checkpoint) -> None:
     if trainer.ema is not None:
         _load(trainer.ema.module, checkpoint, "ema")
-        trainer.ema.n_averaged.fill_(checkpoint.state["ema_num_averaged"])
+        trainer.ema.num_updates = checkpoint.state["ema_num_averaged"]
 
 
 def _scaler(trainer: Trainer, checkpoint: Checkpoint) -> None:
