@@ -65,6 +65,15 @@ def seed_generators(device: torch.device, seed: int) -> None:
             torch.mps.manual_seed(seed)
 
 
+def count_gpus() -> int:
+    """GPUs that CUDA can use.
+
+    torch.cuda.device_count() counts what the driver's management library sees: GPUs too for which the driver is too old
+    or which are broken, and all cards where MIG lets a process use a part of one.
+    """
+    return int(torch._C._cuda_getDeviceCount()) if torch.cuda.is_available() else 0
+
+
 def choose_device(config: Wanted, local_rank: int = 0, *, key: str = "trainer.device") -> torch.device:
     """The device of a process; `key` names it in messages.
 
@@ -150,7 +159,9 @@ def set_determinism(*, deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.deterministic = deterministic
     torch.backends.cudnn.benchmark = not deterministic
+    # Matrix products and convolutions in fp32 are rounded to TF32 where that is fast.
     torch.set_float32_matmul_precision("highest" if deterministic else "high")
+    torch.backends.cudnn.allow_tf32 = not deterministic
 
 
 def describe_device(device: torch.device) -> str:

@@ -9,7 +9,9 @@ from runner.device import (
     choose_memory_format,
     choose_num_threads,
     choose_precision,
+    count_gpus,
     seed_generators,
+    set_determinism,
 )
 from runner.errors import DeviceError
 from runner.schema.trainer import TrainerConfig
@@ -96,3 +98,21 @@ def test_a_step_draws_what_torch_draws_after_the_same_seed():
     wanted = torch.rand(3)
     seed_generators(CPU, 2**63 + 7)
     assert torch.equal(torch.rand(3), wanted)
+
+
+def test_gpus_that_only_the_driver_sees_do_not_count(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert count_gpus() == 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1)
+    assert count_gpus() == 1
+
+
+def test_deterministic_numbers_are_not_rounded_to_tf32():
+    try:
+        set_determinism(deterministic=True)
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
+    finally:
+        set_determinism(deterministic=False)
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)

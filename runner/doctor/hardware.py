@@ -8,7 +8,7 @@ import subprocess
 import torch
 
 from runner import provenance
-from runner.device import choose_device, choose_precision, describe_device
+from runner.device import choose_device, choose_precision, count_gpus, describe_device
 from runner.doctor.findings import Finding, gigabytes
 from runner.errors import RunnerError
 from runner.schema.trainer import TrainerConfig
@@ -20,7 +20,7 @@ _VOLTA = 7
 
 def check_device(config: TrainerConfig, num_processes: int) -> tuple[Finding, torch.device | None]:
     """Which devices there are, and which one the first process takes."""
-    gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    gpus = [torch.cuda.get_device_properties(number) for number in range(count_gpus())]
     found = [f"cuda:{number} {gpu.name} ({gigabytes(gpu.total_memory)})" for number, gpu in enumerate(gpus)]
     found += ["mps"] if torch.backends.mps.is_available() else []
     found.append(describe_device(torch.device("cpu")))
@@ -90,5 +90,8 @@ def _driver_version() -> str:
     if shutil.which("nvidia-smi") is None:
         return "unknown"
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS_FOR_THE_DRIVER)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS_FOR_THE_DRIVER)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
     return next(iter(done.stdout.split()), "unknown")

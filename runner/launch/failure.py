@@ -21,6 +21,8 @@ from runner.run_folder import RunFolder, read_record
 _SECONDS_TO_DIE = 1.0  # between the end of its connections and that of its lock on the run
 _POLL_SECONDS = 0.05
 # What gloo and NCCL say when the other end is gone; they have no exception of their own for it.
+# And what NCCL says when nobody is: of a GPU that two processes share, of its memory, of a driver.
+_SIGNS_OF_ONES_OWN = ("ncclInvalidUsage", "ncclInvalidArgument", "ncclUnhandledCudaError")
 _SIGNS_OF_A_LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -89,9 +91,12 @@ def as_lost_peer(error: BaseException) -> BaseException:
     is_of_exchange = isinstance(error, torch.distributed.DistError) or (
         isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_A_LOST_PEER)
     )
-    if not is_of_exchange:
+    if not is_of_exchange or any(sign in str(error) for sign in _SIGNS_OF_ONES_OWN):
         return error
-    reason = str(error).strip().splitlines()[0]
+    first, *_ = str(error).strip().splitlines()
+    # The first line of NCCL's says where in its code, the last ones why.
+    _, _, why = str(error).partition("Last error:")
+    reason = f"{first}; {' '.join(why.split())}" if why.strip() else first
     lost = RankLostError(
         "lost contact with another process of the run, which died, hangs or can't be reached; its own log or machine "
         f"says why ({reason})"

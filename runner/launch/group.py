@@ -56,6 +56,10 @@ class Facts:
     """All values by full key; None where the process was refused before it had a config."""
     data: str
     """Digest of the data set as this process sees it."""
+    computes: str = ""
+    """Kind of device and number format."""
+    gpu: str = ""
+    """Identifier of the GPU that the process has to itself; empty where it shares, or is not known yet."""
     refusal: tuple[str, str] | None = None
     """Name and message of the error by which the process was refused."""
     ticket: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -245,6 +249,25 @@ def _difference(everyone: Sequence[Facts]) -> str | None:
             return (
                 f"rank {rank} on {facts.host} sees another data set than rank 0 on {first.host} (classes, numbers of "
                 "images or labels differ); give both the same files"
+            )
+    return _clash(everyone)
+
+
+def _clash(everyone: Sequence[Facts]) -> str | None:
+    """Why the devices of these processes don't go together."""
+    first, takers = everyone[0], dict[str, int]()
+    for rank, facts in enumerate(everyone):
+        if facts.computes != first.computes:
+            return (
+                f"rank {rank} on {facts.host} would compute on {facts.computes}, rank 0 on {first.host} on "
+                f"{first.computes}, and gradients of the two can't be averaged; set trainer.device and "
+                "trainer.precision to what all can do (fp32 can all), or leave out the machines that can't"
+            )
+        other = takers.setdefault(facts.gpu, rank) if facts.gpu else rank
+        if other != rank:
+            return (
+                f"ranks {other} and {rank} on {facts.host} would share the GPU {facts.gpu}, which NCCL refuses; start "
+                "as many processes per machine as it has GPUs, or set dist.backend=gloo"
             )
     return None
 

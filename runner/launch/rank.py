@@ -18,12 +18,12 @@ from torch.distributed.distributed_c10d import Store
 import runner.train  # noqa: F401 - works import it when they begin, which would take seconds of the watch
 from runner import run_folder
 from runner.console import LOGGER, log_to_file
-from runner.device import choose_device, choose_num_threads
+from runner.device import choose_device, choose_num_threads, choose_precision, count_gpus
 from runner.dist import DistContext
 from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
 from runner.launch.failure import correct_record, record_failure, record_lost_owner
 from runner.launch.grace import ended_in_time
-from runner.launch.group import check_in, facts_of, form_group, meet, seated
+from runner.launch.group import Facts, check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
 from runner.launch.watch import Watch
 from runner.launch.work import Result, Work
@@ -94,7 +94,7 @@ def live(task: Task[Result], life: Life) -> Result:
 def _join(task: Task[Result], life: Life, store: Store) -> DistContext:
     """Compare with the others, who meet at this store, and form the group with them."""
     config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
-    facts = facts_of(config, task.ready.splits)
+    facts = _with_device(facts_of(config, task.ready.splits), config, life.local_rank)
     given, space = check_in(store, life.rank, life.world_size, facts, seconds)
     seat = seated(given, life.local_rank)
     device = _device(config, seat.local_rank)
@@ -144,11 +144,25 @@ def _work(task: Task[Result], run_dir: Path, dist: DistContext) -> Work[Result]:
 
 def _device(config: Config, local_rank: int) -> torch.device:
     """The device of this process. Where SLURM shows each process only its own GPU, that has number 0."""
-    num_gpus = torch.cuda.device_count()
+    num_gpus = count_gpus()
     device = choose_device(config.trainer, local_rank % num_gpus if num_gpus else 0)
     if device.type == "cpu" and config.dist.sync_batchnorm:
         raise DeviceError("dist.sync_batchnorm = true: PyTorch has it for CUDA only, and this run uses the CPU")
     return device
+
+
+def _with_device(facts: Facts, config: Config, local_rank: int | None) -> Facts:
+    """With what this process computes on, or its refusal: once they form a group, processes that differ hang."""
+    try:
+        device = _device(config, local_rank or 0)
+        precision = choose_precision(config.trainer, device)
+    except DeviceError as error:
+        return replace(facts, refusal=(error.name, str(error)))
+    # Where nobody says which process of its machine this is, it may yet take another GPU.
+    is_known = local_rank is not None or count_gpus() == 1
+    is_alone_there = _backend(config, device) == "nccl" and is_known
+    gpu = str(torch.cuda.get_device_properties(device).uuid) if is_alone_there else ""
+    return replace(facts, computes=f"{device.type} in {precision.name}", gpu=gpu)
 
 
 def _backend(config: Config, device: torch.device) -> str:

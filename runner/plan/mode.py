@@ -157,9 +157,9 @@ def count_gpus() -> int:
     """GPUs that this process may use."""
     if not any(Path(driver).exists() for driver in _GPU_DRIVERS):
         return 0
-    import torch  # noqa: PLC0415 - takes seconds, and only CUDA knows which of the GPUs are visible
+    from runner import device  # noqa: PLC0415 - torch takes seconds, and only CUDA knows which of the GPUs it can use
 
-    return torch.cuda.device_count()
+    return device.count_gpus()
 
 
 def _adopted(config: Config, place: Place) -> LaunchPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -197,6 +198,17 @@ def test_a_cpu_without_bf16_is_told_that_it_is_emulated(monkeypatch):
     finding = check_precision(config, torch.device("cpu"))
     assert finding.values["support"]["bf16"] == "emulated"
     assert "trainer.precision=auto" in finding.advice[0]
+
+
+def test_a_driver_that_does_not_answer_is_unknown(monkeypatch):
+    from runner.doctor import hardware
+
+    def hang(command: list[str], **options: object) -> None:
+        raise subprocess.TimeoutExpired(command, 10)
+
+    monkeypatch.setattr(hardware.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(hardware.subprocess, "run", hang)
+    assert hardware._driver_version() == "unknown"
 
 
 @pytest.mark.parametrize(("side", "cache"), [(32, "auto"), (4096, "none")])

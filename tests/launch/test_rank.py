@@ -1,0 +1,51 @@
+"""What a process tells of its device before it meets the others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import runner
+from runner.launch import rank
+from runner.launch.group import Facts
+
+FACTS = Facts(host="a", cores=[0], config={}, data="")
+
+
+def told(*overrides: str, local_rank: int | None = 0) -> Facts:
+    return rank._with_device(FACTS, runner.load_config(overrides), local_rank)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, as far as anybody asks."""
+    monkeypatch.setattr(rank, "count_gpus", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"))
+
+
+def test_a_cpu():
+    assert told("trainer.device=cpu", "trainer.precision=fp32").computes == "cpu in fp32"
+    assert told("trainer.device=cpu", "trainer.precision=fp32").gpu == ""
+
+
+@pytest.mark.parametrize(("local_rank", "gpu"), [(0, "GPU-0"), (1, "GPU-1"), (2, "GPU-0"), (None, "")])
+def test_a_gpu(gpus, local_rank, gpu):
+    facts = told(local_rank=local_rank)
+    assert (facts.computes, facts.gpu) == ("cuda in bf16", gpu)
+
+
+def test_with_gloo_processes_may_share_a_gpu(gpus):
+    assert told("dist.backend=gloo").gpu == ""
+
+
+def test_a_device_that_is_missing_is_a_refusal_for_all(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    facts = told("trainer.device=cuda")
+    assert facts.refusal is not None
+    name, message = facts.refusal
+    assert name == "DeviceError"
+    assert "trainer.device = cuda: this machine has no such device" in message
