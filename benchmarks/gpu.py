@@ -66,7 +66,7 @@ def count_waits(typed: list[str]) -> int:
             for _ in range(steps - steps // 2):
                 trainer._optimizer_step(stream)
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing" in str(warning.message) for warning in caught)
+    return sum("called a synchronizing CUDA operation" in str(warning.message) for warning in caught)
 
 
 def timm_figures(command: list[str]) -> Figures:

@@ -1,8 +1,9 @@
-"""One training in this process, timed from outside: `python benchmarks/loop.py runner|bare OVERRIDES…`.
+"""One training in this process, timed from outside: `python benchmarks/loop.py runner|bare|saving OVERRIDES…`.
 
 Both sides take model, data, optimizer and number format from `runner.assemble`. `runner` is `Trainer.fit` with
-TensorBoard, metrics and checkpoints; `bare` is the shortest loop that one would write over the same parts. Prints
-figures as JSON; the first epoch, in which things warm up, does not count for images/s.
+TensorBoard, metrics and checkpoints; `bare` is the shortest loop that one would write over the same parts, `saving` the
+same with a torch.save of model and optimizer after each epoch, which is part of its time. Prints figures as JSON; the
+first epoch, in which things warm up, does not count for images/s.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def measured_here(side: str, overrides: list[str]) -> dict[str, float]:
     ready = preflight(runner.load_config(overrides))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, freed_memory_kept():
         trainer = build(ready, RunFolder(Path(folder)), stack)
-        return run_bare(trainer) if side == "bare" else run_runner(trainer, Path(folder) / "metrics.jsonl")
+        if side == "runner":
+            return run_runner(trainer, Path(folder) / "metrics.jsonl")
+        return run_bare(trainer, Path(folder) / "checkpoint.pt" if side == "saving" else None)
 
 
 def build(ready: Ready, folder: RunFolder, stack: ExitStack) -> Trainer:
@@ -92,20 +95,21 @@ def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
     evaluation = sum(row["evaluation_seconds"] for row in rows)
     num_val = len(trainer.val_batches._source)
     warm = rows[1:]
-    evaluating = sum(row["evaluation_seconds"] for row in warm)
+    evaluating, in_epochs = (sum(row[key] for row in warm) for key in ("evaluation_seconds", "epoch_seconds"))
     num_images = sum(row["train_images"] for row in warm)
     return {
         "images_per_second": num_images / sum(seconds[1:]),
         "data_wait_ms": 1000 * sum(row["data_wait_seconds"] for row in warm) / num_images,
-        "epoch_images_per_second": num_images / sum(row["epoch_seconds"] for row in warm),
+        "images_per_second_and_saving": num_images / (in_epochs - evaluating),
+        "epoch_images_per_second": num_images / in_epochs,
         "evaluation_images_per_second": num_val * len(warm) / evaluating,
         "outside_fraction": 1 - (sum(seconds) + evaluation) / whole,
         "whole_seconds": whole,
     }
 
 
-def run_bare(trainer: Trainer) -> dict[str, float]:
-    """Images/s of the shortest loop over the same parts."""
+def run_bare(trainer: Trainer, checkpoint: Path | None) -> dict[str, float]:
+    """Images/s of the shortest loop over the same parts; with this file written after each epoch, if there is one."""
     device, model, optimizer = trainer.dist.device, trainer.model.train(), trainer.optimizer
     epochs, steps = trainer.config.trainer.epochs, trainer.steps_per_epoch
     seconds, counts = [], []
@@ -122,6 +126,8 @@ def run_bare(trainer: Trainer) -> dict[str, float]:
                 optimizer.zero_grad(set_to_none=True)
                 count += len(labels)
             synchronize(trainer)
+            if checkpoint is not None:
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)
             seconds.append(time.perf_counter() - started)
             counts.append(count)
     return {"images_per_second": sum(counts[1:]) / sum(seconds[1:])}

@@ -16,6 +16,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER, log_to_file, progress_line
 from runner.data.splits import Splits
 from runner.device import choose_device, set_determinism
+from runner.device_errors import device_errors_named
 from runner.dist import DistContext, single_process
 from runner.files import named_write_errors
 from runner.package import add_metrics
@@ -23,7 +24,6 @@ from runner.record import begin, package_best, recorded_end
 from runner.resumption import find_checkpoint, go_back, precision_of
 from runner.run_folder import RunFolder
 from runner.schema import Config
-from runner.shortage import shortages_named
 from runner.stop import StopRequest
 from runner.summary import conclude, introduce
 from runner.sweep.referee import TrialReferee
@@ -89,13 +89,13 @@ def train(
         recording = _recorder(folder, config, _step_of(checkpoint), attempt)
         recorder = stack.enter_context(recording) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
-        assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
-        introduce(config, splits, assembled.trainer, precision)
-        _prepare(assembled.trainer, checkpoint, attempt, folder)
-        if attempt.is_resumed and dist.is_main:
-            go_back(folder, config, store, checkpoint, attempt)
-        checkpoint = None  # its tensors are as large as the model and the optimizer's state
-        with _shortages_named(config, dist):
+        with _device_errors_named(config, dist):
+            assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
+            introduce(config, splits, assembled.trainer, precision)
+            _prepare(assembled.trainer, checkpoint, attempt, folder)
+            if attempt.is_resumed and dist.is_main:
+                go_back(folder, config, store, checkpoint, attempt)
+            checkpoint = None  # its tensors are as large as the model and the optimizer's state
             return _run(config, assembled, splits, folder, recorder)
 
 
@@ -163,10 +163,10 @@ def _skipped(assembled: Assembled) -> Iterator[str]:
             yield summary
 
 
-def _shortages_named(config: Config, dist: DistContext) -> AbstractContextManager[None]:
+def _device_errors_named(config: Config, dist: DistContext) -> AbstractContextManager[None]:
     steps = 2 * config.trainer.accumulate_steps
     advice = f" with trainer.accumulate_steps={steps}, which is nearly the same, or smaller images"
-    return shortages_named(dist.device, "data.batch_size", config.data.batch_size, advice)
+    return device_errors_named(dist.device, "data.batch_size", config.data.batch_size, advice)
 
 
 def _step_of(checkpoint: Checkpoint | None) -> int:

@@ -214,6 +214,20 @@ def test_the_scaler_of_fp16_goes_on(tiny, tmp_path, monkeypatch, is_left_out):
     assert (outcome(whole) == outcome(run_dir)) is not is_left_out
 
 
+@pytest.mark.parametrize("is_scaled_first", [False, True])
+def test_a_run_goes_on_in_fp16_or_leaves_it(tiny, tmp_path, monkeypatch, is_scaled_first):
+    def scaler(device: str, **_: object) -> torch.amp.GradScaler:
+        return real(device, init_scale=4.0, enabled=is_scaled)
+
+    real, is_scaled = torch.amp.GradScaler, is_scaled_first
+    monkeypatch.setattr("torch.amp.GradScaler", scaler)
+    run_dir = begin(tiny(), tmp_path, monkeypatch, 3)
+    is_scaled = not is_scaled_first
+    resume(run_dir)
+    assert json.loads((run_dir / "run.json").read_text())["status"] == "completed"
+    assert last_state(run_dir)["scaler"].get("scale") == (4.0 if is_scaled else None)
+
+
 def last_state(run_dir: Path) -> dict:
     store = CheckpointStore(run_dir / "checkpoints", keep=2)
     return store.load(store.pointed("last")).state

@@ -69,6 +69,7 @@ class DeviceImages:
         device = self._images.device
         plan = torch.from_numpy(np.stack([ids.numpy(), *self._drawn(request.epoch, draws)]))
         # One small copy, which nothing waits for; on MPS its source must outlive it.
+        plan = plan.pin_memory() if device.type == "cuda" else plan
         chosen, top, left, down, across = plan.to(device, non_blocking=device.type == "cuda")
         rows, columns = self._places(top, down), self._places(left, across)
         images = self._images[chosen[:, None, None], rows[:, :, None], columns[:, None, :]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +14,13 @@ from runner.data.memory import available_memory
 from runner.data.order import TrainPlan
 from runner.data.prepare import num_decoding_threads
 from runner.device import choose_num_threads
+from runner.device_errors import is_out_of_memory
 from runner.doctor.findings import Finding, gigabytes, refusals
 from runner.doctor.surroundings import Load, check_disk
 from runner.doctor.trial import Bench, Pace, load_briefly, train_briefly, without_data
 from runner.errors import DeviceError, RunnerError, StoppedOnRequest
 from runner.plan.mode import LaunchPlan
 from runner.schema.calls import DoctorRules
-from runner.shortage import is_out_of_memory
 
 _MOST_STEPS = 50
 _SHARE_WORTH_A_WORD = 0.1  # of a step that is spent waiting for data
@@ -96,9 +97,9 @@ def _memory(bench: Bench, pace: Pace, load: Load) -> Finding:
 
 
 def _gpu_memory(bench: Bench, pace: Pace) -> Finding:
-    total = torch.cuda.mem_get_info(bench.device)[1]
+    free, total = torch.cuda.mem_get_info(bench.device)
     batch_size = bench.config.data.batch_size
-    largest = largest_batch(pace, batch_size, total)
+    largest = largest_batch(pace, batch_size, free + torch.cuda.memory_reserved(bench.device))
     advice = []
     if largest >= 2 * batch_size:
         advice.append(
@@ -113,10 +114,10 @@ def _gpu_memory(bench: Bench, pace: Pace) -> Finding:
     )
 
 
-def largest_batch(pace: Pace, batch_size: int, total_bytes: int) -> int:
+def largest_batch(pace: Pace, batch_size: int, usable_bytes: int) -> int:
     """The batch size, rounded down to 8, at which this memory would be nearly full: activations grow with the batch."""
     per_image = max(pace.peak_bytes - pace.static_bytes, 1) / batch_size
-    fitting = int((_USABLE_MEMORY * total_bytes - pace.static_bytes) / per_image)
+    fitting = int((_USABLE_MEMORY * usable_bytes - pace.static_bytes) / per_image)
     return max(fitting // 8 * 8, 0)
 
 
@@ -136,6 +137,7 @@ def _too_large(bench: Bench, reason: str) -> Finding:
 
 
 def _fits(bench: Bench, batch_size: int) -> bool:
+    gc.collect()
     torch.cuda.empty_cache()
     data = bench.config.data.model_copy(update={"batch_size": batch_size})
     try:

@@ -41,9 +41,9 @@ class EvaluationWork:
         """Evaluate and write the result to `folder`; see :func:`runner.evaluation.split.evaluate_split`."""
         from runner.assemble_trained import assemble_evaluation  # noqa: PLC0415 - torch is imported only once all is good
         from runner.device import choose_device, choose_precision, describe_device, set_determinism  # noqa: PLC0415
+        from runner.device_errors import device_errors_named  # noqa: PLC0415
         from runner.dist import single_process  # noqa: PLC0415
         from runner.evaluation.split import evaluate_split, tell, tell_classes  # noqa: PLC0415
-        from runner.shortage import shortages_named  # noqa: PLC0415
         from runner.stop import StopRequest  # noqa: PLC0415
 
         dist = dist or single_process(choose_device(config.trainer))
@@ -58,10 +58,10 @@ class EvaluationWork:
                 self.weights_file,
             )
             LOGGER.info("device      %s, %s (%s)", describe_device(dist.device), precision.name, precision.reason)
-            scorer, share = assemble_evaluation(
-                config, splits, self.subject.split, self.weights_file, dist=dist, precision=precision
-            )
-            with shortages_named(dist.device, "data.batch_size", config.data.batch_size):
+            with device_errors_named(dist.device, "data.batch_size", config.data.batch_size):
+                scorer, share = assemble_evaluation(
+                    config, splits, self.subject.split, self.weights_file, dist=dist, precision=precision
+                )
                 metrics = evaluate_split(
                     scorer,
                     share,

@@ -22,7 +22,8 @@ from runner.data.loader import made_by
 from runner.data.prepare import prepared
 from runner.data.transforms import Pipeline
 from runner.data.workers import resolve_workers
-from runner.device import choose_device, choose_precision, describe_device
+from runner.device import choose_device, choose_precision, describe_device, set_determinism
+from runner.device_errors import device_errors_named
 from runner.errors import StoppedOnRequest
 from runner.evaluation.examine import Scorer
 from runner.package import Package
@@ -30,7 +31,6 @@ from runner.predict.formats import Scored
 from runner.predict.inputs import Inputs
 from runner.predict.partial import PartialScores
 from runner.schema.calls import PredictCall
-from runner.shortage import shortages_named
 from runner.stop import StopRequest
 from runner.trainer.evaluate import first_guesses
 
@@ -90,7 +90,9 @@ def score(
     """
     device = choose_device(call, key="device")
     precision = choose_precision(call, device, key="precision")
-    scorer, pipeline = assemble_scorer(package, device, precision)
+    set_determinism(deterministic=False)
+    with device_errors_named(device, "batch_size", call.batch_size):
+        scorer, pipeline = assemble_scorer(package, device, precision)
     first, total, started = partial.num_rows, len(inputs), time.perf_counter()
     LOGGER.info("device      %s, %s (%s)", describe_device(device), precision.name, precision.reason)
     LOGGER.info("images      %s%s", f"{total:,}", f", {first:,} of them scored before" if first else "")
@@ -99,7 +101,7 @@ def score(
     files = _ImageFiles(inputs.files, pipeline)
     loaded = made_by(files, requests, workers=workers, pin_memory=device.type == "cuda")
     num_unread = 0
-    with shortages_named(device, "batch_size", call.batch_size), closing(loaded), progress_line() as line:
+    with device_errors_named(device, "batch_size", call.batch_size), closing(loaded), progress_line() as line:
         show = _shower(line, first, total)
         for request in requests:
             if stop.received is not None:

@@ -220,7 +220,8 @@ class Trainer:
         labels = moved(batch.labels, device)
         side = self.config.data.image_size
         with what_is_left(images, side, self.model) if batch.bad else nullcontext(images) as left:
-            with self.precision.autocast(device.type):
+            # Of no images, SyncBatchNorm sends statistics in its input's format, but the others send theirs in fp32.
+            with self.precision.autocast(device.type) if len(left) else nullcontext():
                 seen, targets = self.normalizer(left), labels
                 if self.mixing is not None:
                     mixed, targets = self.mixing(seen, labels)

@@ -157,7 +157,9 @@ def _ema(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 
 def _scaler(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    trainer.scaler.load_state_dict(checkpoint.state["scaler"])
+    # Empty where the run computed in another format so far: the scaler finds its scale anew.
+    if checkpoint.state["scaler"]:
+        trainer.scaler.load_state_dict(checkpoint.state["scaler"])
 
 
 def _progress(trainer: Trainer, checkpoint: Checkpoint) -> None:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from runner.commands import predict
+from runner.device import set_determinism
 from runner.errors import CheckpointError, ConfigError, DeviceError, InvalidDatasetError, OutputError
 from runner.predict import score
 from tests.conftest import AWKWARD_CLASSES, ROOT
@@ -33,7 +34,9 @@ def photos(trained) -> Path:
 
 def test_the_scores_are_those_of_the_evaluation(trained, photos, tmp_path):
     output = tmp_path / "scores.csv"
+    set_determinism(deterministic=True)  # what another training of this process may have left
     assert predict.run([f"run={trained}", f"input={photos}", f"output={output}", "precision=fp32", "batch_size=8"]) == 0
+    assert not torch.are_deterministic_algorithms_enabled()
     rows = rows_of(output)
     assert list(rows[0]) == ["path", "label", "Scored Labels", *SHARES, "error"]
     evaluated = rows_of(trained / "evaluation" / "predictions.csv")

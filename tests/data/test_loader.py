@@ -466,5 +466,5 @@ def test_batches_are_pinned() -> None:
     for workers in (0, 2):
         batch = next(train_batches(23, workers=workers, pin_memory=True).stream(0, 0, 1))
         assert isinstance(batch, Batch)
-        assert all(tensor.is_pinned() for tensor in batch)
+        assert all(part.is_pinned() for part in batch if isinstance(part, torch.Tensor))
         assert batch.images.is_contiguous(memory_format=torch.channels_last)

@@ -15,12 +15,21 @@ from PIL import Image
 from torch import nn
 
 import runner
-from runner.data.batch import BadImage
+from runner.data.batch import BadImage, Batch
 from runner.data.order import epoch_order
+from runner.device import Precision
 from runner.errors import InvalidDatasetError
 from runner.trainer.bad_images import BadImages, what_is_left
 
 NUM_IMAGES = 8
+NOTHING = torch.empty(0, dtype=torch.int64)
+EMPTY = Batch(
+    images=torch.empty((0, 3, 0, 0), dtype=torch.uint8),
+    labels=NOTHING,
+    ids=NOTHING,
+    asked=torch.tensor([1]),
+    bad=(BadImage(1, "empty"),),
+)
 # Small; its images are of one pixel in the end, on which BatchNorm can't train alone.
 SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
 # One step whose result shows the gradient of the head, which sees each image by itself.
@@ -270,6 +279,28 @@ def test_synchronised_batchnorm_is_told_that_there_is_no_image():
     with what_is_left(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
         assert images.shape == (0, 3, 32, 32)
         assert module.training
+
+
+@pytest.mark.parametrize("num_images", [0, 2])
+def test_no_images_are_computed_in_the_format_of_synchronised_statistics(tiny, tmp_path, num_images):
+    from tests.trainer.test_waits import trainer_on
+
+    class Spy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.SyncBatchNorm(3)
+            self.head = nn.Linear(3, 4)
+            self.seen: list[bool] = []
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            self.seen.append(torch.is_autocast_enabled("cpu"))
+            return self.head(images.mean((2, 3)))
+
+    trainer = trainer_on(torch.device("cpu"), Precision(name="bf16", reason="asked for"), tiny(), tmp_path)
+    trainer.model = trainer.replica = spy = Spy()
+    batch = trainer.train_batches.preview(num_images) if num_images else EMPTY
+    trainer._backward(batch, 0, 1.0)
+    assert spy.seen == [num_images > 0]
 
 
 def test_a_single_image_gets_a_twin():
