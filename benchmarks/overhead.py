@@ -3,8 +3,8 @@
     python benchmarks/overhead.py [--work resnet18_64] [--small] [--repeats 3]
 
 Goals: at least 98% of the bare loop, which saves nothing; at most 2% of 10 epochs outside of steps and evaluation,
-start-up apart; evaluation at least 2.5 times as fast as training. Without a goal: the same with
-the time that checkpoints take, of a bare loop that saves after each epoch by torch.save.
+start-up apart; evaluation at least 2.5 times as fast as training. Without a goal: training and the checkpoints after
+each epoch, which the runner writes in the background, of a bare loop that stops for a torch.save.
 """
 
 from __future__ import annotations

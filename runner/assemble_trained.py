@@ -71,7 +71,7 @@ def assemble_scorer(package: Package, device: torch.device, precision: Precision
 
     Returns:
         The model, and what is done to the uint8 pixels of an image (3 × height × width) before it: both give the same
-        bits as at evaluation.
+        bits as at evaluation, unless that was of trainer.deterministic.
 
     Raises:
         InvalidModelError: when a custom model is not installed.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from joblib import cpu_count  # type: ignore[import-untyped]
 from torch import Tensor
 
 from runner.errors import DeviceError
+
+if TYPE_CHECKING:
+    from runner.dist import DistContext
 
 _AMPERE = 8  # the first CUDA compute capability with fast bf16
 
@@ -113,6 +116,22 @@ def choose_precision(config: Wanted, device: torch.device, *, key: str = "traine
             return Precision(name="fp32", reason="the CPU has no bf16 arithmetic")
         case _:
             return Precision(name="fp32", reason=f"the safe choice on {device.type}")
+
+
+def agreed_precision(config: Wanted, dist: DistContext) -> Precision:
+    """The number format of all processes, which must call it: `auto` takes the one in which none of them is slow.
+
+    Results would depend on who has which image else; and gradients of fp16, which are scaled, go with no others.
+
+    Raises:
+        DeviceError: fp16 on a device that can't train in it.
+    """
+    own = choose_precision(config, dist.device)
+    names = set(dist.gather([own.name]))
+    if len(names) == 1:
+        return own
+    name = next(name for name in ("fp32", "fp16") if name in names)
+    return Precision(name=name, reason=f"others would take {' or '.join(sorted(names - {name}))}, but not all can")
 
 
 def choose_memory_format(device: torch.device, precision: Precision, image_size: int) -> torch.memory_format:

@@ -10,14 +10,14 @@ import torch
 from runner.data.loader import death_of_loader
 from runner.errors import DeviceError
 
-# Torch's own exception comes of its allocator only.
-_SIGNS_OF_TOO_LITTLE_MEMORY = (
-    "DefaultCPUAllocator",
-    "CUDA error: out of memory",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_ALLOC_FAILED",
+# Torch's own exception comes of its allocator only; these are its words for the CPU's, and those of CUDA, HIP, MPS and
+# NCCL, of cuBLAS, and of cuDNN.
+_SIGNS_OF_TOO_LITTLE_MEMORY = ("DefaultCPUAllocator", "out of memory", "STATUS_ALLOC_FAILED", "_ALLOCATION_FAILED")
+_INDETERMINATE = " does not have a deterministic implementation"
+BEFORE_THE_FIRST_BATCH = (
+    "before the first batch; try a smaller model, data.cache=none, or a device that nobody else uses"
 )
-_INDETERMINATE = "does not have a deterministic implementation"
+"""What to try where batches have no part in a shortage of memory."""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -25,15 +25,35 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS_OF_TOO_LITTLE_MEMORY)
 
 
+def indeterminate(error: RuntimeError, device: torch.device) -> DeviceError | None:
+    """The named error where trainer.deterministic asks for what the device does not have; None of any other."""
+    operation, sign, _ = str(error).partition(_INDETERMINATE)
+    if not sign:
+        return None
+    return DeviceError(
+        f"trainer.deterministic = true: {operation} gives other bits each time on {device.type}, and there is no other "
+        "way to compute it; take another model, or trainer.deterministic=false"
+    )
+
+
+def batch_too_large(key: str, batch_size: int, more: str = "") -> str:
+    """What to try where the memory that runs out is that of batches.
+
+    Args:
+        key: of the batch size.
+        batch_size: its value.
+        more: what to try along with half of it.
+    """
+    return f"with {key} = {batch_size}; try {key}={max(1, batch_size // 2)}{more}"
+
+
 @contextmanager
-def device_errors_named(device: torch.device, key: str, batch_size: int, advice: str = "") -> Iterator[None]:
+def device_errors_named(device: torch.device, shortage: str) -> Iterator[None]:
     """Around work on a device.
 
     Args:
         device: that works.
-        key: of the batch size, which decides how much memory it takes.
-        batch_size: its value.
-        advice: what to try along with half of it.
+        shortage: where it is that memory would run out, and what to try then.
 
     Raises:
         DeviceError: memory has run out, or a loader process died, wherever that was noticed; or trainer.deterministic
@@ -42,18 +62,9 @@ def device_errors_named(device: torch.device, key: str, batch_size: int, advice:
     try:
         yield
     except RuntimeError as error:
-        dead = death_of_loader(error)
-        if dead is not None:
-            raise dead from error
-        if _INDETERMINATE in str(error):
-            operation = str(error).partition(_INDETERMINATE)[0].strip()
-            raise DeviceError(
-                f"trainer.deterministic = true: {operation} gives other bits each time on {device.type}, and there is "
-                "no other way to compute it; take another model, or trainer.deterministic=false"
-            ) from error
-        if not is_out_of_memory(error):
+        told = death_of_loader(error) or indeterminate(error, device)
+        if told is None and is_out_of_memory(error):
+            told = DeviceError(f"out of memory on {device} {shortage}: {error}")
+        if told is None:
             raise
-        half = max(1, batch_size // 2)
-        raise DeviceError(
-            f"out of memory on {device} with {key} = {batch_size}; try {key}={half}{advice}: {error}"
-        ) from error
+        raise told from error

@@ -10,7 +10,7 @@ from runner.compose import to_yaml
 from runner.console import LOGGER
 from runner.data.fingerprint import fingerprint
 from runner.data.splits import Splits
-from runner.device import Precision, choose_precision
+from runner.device import Precision, agreed_precision
 from runner.dist import DistContext
 from runner.errors import CheckpointError
 from runner.run_folder import RunFolder
@@ -72,8 +72,11 @@ def go_back(
 
 
 def precision_of(config: Config, dist: DistContext, checkpoint: Checkpoint | None) -> Precision:
-    """The number format; a run that goes on keeps that of its beginning, and its number of threads."""
-    chosen = choose_precision(config.trainer, dist.device)
+    """The number format; a run that goes on keeps that of its beginning, and its number of threads.
+
+    Every process must call it.
+    """
+    chosen = agreed_precision(config.trainer, dist)
     before = checkpoint.state["numerics"] if checkpoint is not None else None
     if before is None or before["device"] != dist.device.type:
         return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER, log_to_file, progress_line
 from runner.data.splits import Splits
 from runner.device import choose_device, set_determinism
-from runner.device_errors import device_errors_named
+from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
 from runner.dist import DistContext, single_process
 from runner.files import named_write_errors
 from runner.package import add_metrics
@@ -89,13 +89,14 @@ def train(
         recording = _recorder(folder, config, _step_of(checkpoint), attempt)
         recorder = stack.enter_context(recording) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
-        with _device_errors_named(config, dist):
+        with device_errors_named(dist.device, BEFORE_THE_FIRST_BATCH):
             assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
             introduce(config, splits, assembled.trainer, precision)
             _prepare(assembled.trainer, checkpoint, attempt, folder)
-            if attempt.is_resumed and dist.is_main:
-                go_back(folder, config, store, checkpoint, attempt)
-            checkpoint = None  # its tensors are as large as the model and the optimizer's state
+        if attempt.is_resumed and dist.is_main:
+            go_back(folder, config, store, checkpoint, attempt)
+        checkpoint = None  # its tensors are as large as the model and the optimizer's state
+        with device_errors_named(dist.device, _batch_too_large(config)):
             return _run(config, assembled, splits, folder, recorder)
 
 
@@ -163,10 +164,10 @@ def _skipped(assembled: Assembled) -> Iterator[str]:
             yield summary
 
 
-def _device_errors_named(config: Config, dist: DistContext) -> AbstractContextManager[None]:
+def _batch_too_large(config: Config) -> str:
     steps = 2 * config.trainer.accumulate_steps
     advice = f" with trainer.accumulate_steps={steps}, which is nearly the same, or smaller images"
-    return device_errors_named(dist.device, "data.batch_size", config.data.batch_size, advice)
+    return batch_too_large("data.batch_size", config.data.batch_size, advice)
 
 
 def _step_of(checkpoint: Checkpoint | None) -> int:

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 import yaml
@@ -5,6 +7,8 @@ import yaml
 from runner import device
 from runner.conf_folder import CONF_DIR
 from runner.device import (
+    Precision,
+    agreed_precision,
     choose_device,
     choose_memory_format,
     choose_num_threads,
@@ -105,14 +109,34 @@ def test_gpus_that_only_the_driver_sees_do_not_count(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert count_gpus() == 0
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
     assert count_gpus() == 1
 
 
-def test_deterministic_numbers_are_not_rounded_to_tf32():
+def test_deterministic_numbers_are_not_rounded_to_tf32(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         set_determinism(deterministic=True)
         assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
     finally:
         set_determinism(deterministic=False)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)
+
+
+@pytest.mark.parametrize(
+    ("formats", "agreed"),
+    [
+        (["bf16", "bf16"], "bf16"),
+        (["fp16", "bf16"], "fp16"),
+        (["bf16", "fp32"], "fp32"),
+        (["bf16", "fp16", "fp32"], "fp32"),
+    ],
+)
+def test_all_processes_compute_in_the_format_in_which_none_is_slow(monkeypatch, formats, agreed):
+    dist = SimpleNamespace(device=CPU, gather=lambda own: formats)
+    for own in formats:
+        chosen = Precision(name=own, reason="its own")
+        monkeypatch.setattr(device, "choose_precision", lambda config, device, chosen=chosen: chosen)
+        precision = agreed_precision(config(), dist)
+        assert precision.name == agreed
+        assert (precision is chosen) == (len(set(formats)) == 1)

@@ -3,12 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.device_errors import device_errors_named
+from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
 from runner.errors import DeviceError
+
+CPU = torch.device("cpu")
 
 
 def test_memory_that_has_run_out_is_named():
-    named = device_errors_named(torch.device("cpu"), "batch_size", 8)
+    named = device_errors_named(CPU, batch_too_large("batch_size", 8))
     with (
         pytest.raises(DeviceError, match=r"out of memory on cpu with batch_size = 8; try batch_size=4: .*allocate"),
         named,
@@ -20,13 +22,17 @@ def test_memory_that_has_run_out_is_named():
     "text",
     [
         "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
-        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "Last error:\nCuda failure 2 'out of memory'",
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
     ],
 )
 def test_so_is_memory_that_others_than_the_allocator_miss(text):
-    named = device_errors_named(torch.device("cuda", 0), "batch_size", 8)
-    with pytest.raises(DeviceError, match=r"out of memory on cuda:0 with batch_size = 8"), named:
+    named = device_errors_named(torch.device("cuda", 0), BEFORE_THE_FIRST_BATCH)
+    with (
+        pytest.raises(DeviceError, match=r"out of memory on cuda:0 before the first batch; try a smaller model"),
+        named,
+    ):
         raise RuntimeError(text)
 
 
@@ -35,7 +41,7 @@ def test_what_has_no_deterministic_form_is_named():
     try:
         with (
             pytest.raises(DeviceError, match=r"^trainer\.deterministic = true: put_ gives other bits each time on cpu"),
-            device_errors_named(torch.device("cpu"), "batch_size", 8),
+            device_errors_named(CPU, batch_too_large("batch_size", 8)),
         ):
             torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
     finally:
@@ -54,5 +60,5 @@ def test_what_has_no_deterministic_form_is_named():
     ],
 )
 def test_a_dead_loader_is_told_from_a_defect(text, kind, message):
-    with pytest.raises(kind, match=message), device_errors_named(torch.device("cpu"), "batch_size", 8):
+    with pytest.raises(kind, match=message), device_errors_named(CPU, batch_too_large("batch_size", 8)):
         raise RuntimeError(text)

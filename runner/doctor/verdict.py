@@ -14,7 +14,7 @@ from runner.data.memory import available_memory
 from runner.data.order import TrainPlan
 from runner.data.prepare import num_decoding_threads
 from runner.device import choose_num_threads
-from runner.device_errors import is_out_of_memory
+from runner.device_errors import indeterminate, is_out_of_memory
 from runner.doctor.findings import Finding, gigabytes, refusals
 from runner.doctor.surroundings import Load, check_disk
 from runner.doctor.trial import Bench, Pace, load_briefly, train_briefly, without_data
@@ -53,6 +53,9 @@ def try_out(bench: Bench, plan: LaunchPlan, load: Load, rules: DoctorRules) -> l
     except RunnerError as error:
         return refusals("training", error)
     except RuntimeError as error:
+        told = indeterminate(error, bench.device)
+        if told is not None:
+            return refusals("training", told)
         if not is_out_of_memory(error):
             raise
         shortage = str(error)

@@ -40,14 +40,14 @@ class EvaluationWork:
     ) -> dict[str, Any]:
         """Evaluate and write the result to `folder`; see :func:`runner.evaluation.split.evaluate_split`."""
         from runner.assemble_trained import assemble_evaluation  # noqa: PLC0415 - torch is imported only once all is good
-        from runner.device import choose_device, choose_precision, describe_device, set_determinism  # noqa: PLC0415
-        from runner.device_errors import device_errors_named  # noqa: PLC0415
+        from runner.device import agreed_precision, choose_device, describe_device, set_determinism  # noqa: PLC0415
+        from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named  # noqa: PLC0415
         from runner.dist import single_process  # noqa: PLC0415
         from runner.evaluation.split import evaluate_split, tell, tell_classes  # noqa: PLC0415
         from runner.stop import StopRequest  # noqa: PLC0415
 
         dist = dist or single_process(choose_device(config.trainer))
-        precision = choose_precision(config.trainer, dist.device)
+        precision = agreed_precision(config.trainer, dist)
         set_determinism(deterministic=config.trainer.deterministic)
         with ExitStack() as stack:
             log = RunFolder(folder).log_file(dist.rank)
@@ -58,10 +58,11 @@ class EvaluationWork:
                 self.weights_file,
             )
             LOGGER.info("device      %s, %s (%s)", describe_device(dist.device), precision.name, precision.reason)
-            with device_errors_named(dist.device, "data.batch_size", config.data.batch_size):
+            with device_errors_named(dist.device, BEFORE_THE_FIRST_BATCH):
                 scorer, share = assemble_evaluation(
                     config, splits, self.subject.split, self.weights_file, dist=dist, precision=precision
                 )
+            with device_errors_named(dist.device, batch_too_large("data.batch_size", config.data.batch_size)):
                 metrics = evaluate_split(
                     scorer,
                     share,

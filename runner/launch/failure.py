@@ -21,9 +21,9 @@ from runner.run_folder import RunFolder, read_record
 _SECONDS_TO_DIE = 1.0  # between the end of its connections and that of its lock on the run
 _POLL_SECONDS = 0.05
 # What gloo and NCCL say when the other end is gone; they have no exception of their own for it.
-# And what NCCL says when nobody is: of a GPU that two processes share, of its memory, of a driver.
-_SIGNS_OF_ONES_OWN = ("ncclInvalidUsage", "ncclInvalidArgument", "ncclUnhandledCudaError")
 _SIGNS_OF_A_LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer")
+# What NCCL says when nobody is: of a GPU that two processes share, of its memory, of a driver.
+_SIGNS_OF_ONES_OWN = ("ncclInvalidUsage", "ncclInvalidArgument", "ncclUnhandledCudaError")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,8 +56,8 @@ class Facts:
     """All values by full key; None where the process was refused before it had a config."""
     data: str
     """Digest of the data set as this process sees it."""
-    computes: str = ""
-    """Kind of device and number format."""
+    device: str = ""
+    """Its kind: cpu, cuda or mps."""
     gpu: str = ""
     """Identifier of the GPU that the process has to itself; empty where it shares, or is not known yet."""
     refusal: tuple[str, str] | None = None
@@ -257,17 +257,18 @@ def _clash(everyone: Sequence[Facts]) -> str | None:
     """Why the devices of these processes don't go together."""
     first, takers = everyone[0], dict[str, int]()
     for rank, facts in enumerate(everyone):
-        if facts.computes != first.computes:
+        if facts.device != first.device:
             return (
-                f"rank {rank} on {facts.host} would compute on {facts.computes}, rank 0 on {first.host} on "
-                f"{first.computes}, and gradients of the two can't be averaged; set trainer.device and "
-                "trainer.precision to what all can do (fp32 can all), or leave out the machines that can't"
+                f"rank {rank} on {facts.host} would compute on {facts.device}, rank 0 on {first.host} on "
+                f"{first.device}, and the two can't exchange gradients; mend or leave out the machine whose GPU or "
+                "driver does not work (doctor says more), or set trainer.device=cpu for all"
             )
         other = takers.setdefault(facts.gpu, rank) if facts.gpu else rank
         if other != rank:
             return (
-                f"ranks {other} and {rank} on {facts.host} would share the GPU {facts.gpu}, which NCCL refuses; start "
-                "as many processes per machine as it has GPUs, or set dist.backend=gloo"
+                f"rank {other} on {everyone[other].host} and rank {rank} on {facts.host} would share the GPU "
+                f"{facts.gpu}, which NCCL refuses; start as many processes per machine as it has GPUs, or set "
+                "dist.backend=gloo"
             )
     return None
 

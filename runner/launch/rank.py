@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import Store
 import runner.train  # noqa: F401 - works import it when they begin, which would take seconds of the watch
 from runner import run_folder
 from runner.console import LOGGER, log_to_file
-from runner.device import choose_device, choose_num_threads, choose_precision, count_gpus
+from runner.device import choose_device, choose_num_threads, count_gpus
 from runner.dist import DistContext
 from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
 from runner.launch.failure import correct_record, record_failure, record_lost_owner
@@ -152,17 +152,21 @@ def _device(config: Config, local_rank: int) -> torch.device:
 
 
 def _with_device(facts: Facts, config: Config, local_rank: int | None) -> Facts:
-    """With what this process computes on, or its refusal: once they form a group, processes that differ hang."""
+    """With the device of this process, or its refusal: once they form a group, processes that differ hang."""
     try:
         device = _device(config, local_rank or 0)
-        precision = choose_precision(config.trainer, device)
     except DeviceError as error:
         return replace(facts, refusal=(error.name, str(error)))
     # Where nobody says which process of its machine this is, it may yet take another GPU.
     is_known = local_rank is not None or count_gpus() == 1
-    is_alone_there = _backend(config, device) == "nccl" and is_known
-    gpu = str(torch.cuda.get_device_properties(device).uuid) if is_alone_there else ""
-    return replace(facts, computes=f"{device.type} in {precision.name}", gpu=gpu)
+    needs_its_own = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") == "0" and _backend(config, device) == "nccl"
+    gpu = ""
+    if device.type == "cuda" and is_known and needs_its_own:
+        try:
+            gpu = str(torch.cuda.get_device_properties(device).uuid)
+        except RuntimeError as error:
+            return replace(facts, refusal=(DeviceError.__name__, f"{device} can't be used: {error}"))
+    return replace(facts, device=device.type, gpu=gpu)
 
 
 def _backend(config: Config, device: torch.device) -> str:

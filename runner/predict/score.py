@@ -23,7 +23,7 @@ from runner.data.prepare import prepared
 from runner.data.transforms import Pipeline
 from runner.data.workers import resolve_workers
 from runner.device import choose_device, choose_precision, describe_device, set_determinism
-from runner.device_errors import device_errors_named
+from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
 from runner.errors import StoppedOnRequest
 from runner.evaluation.examine import Scorer
 from runner.package import Package
@@ -91,7 +91,7 @@ def score(
     device = choose_device(call, key="device")
     precision = choose_precision(call, device, key="precision")
     set_determinism(deterministic=False)
-    with device_errors_named(device, "batch_size", call.batch_size):
+    with device_errors_named(device, BEFORE_THE_FIRST_BATCH):
         scorer, pipeline = assemble_scorer(package, device, precision)
     first, total, started = partial.num_rows, len(inputs), time.perf_counter()
     LOGGER.info("device      %s, %s (%s)", describe_device(device), precision.name, precision.reason)
@@ -101,7 +101,8 @@ def score(
     files = _ImageFiles(inputs.files, pipeline)
     loaded = made_by(files, requests, workers=workers, pin_memory=device.type == "cuda")
     num_unread = 0
-    with device_errors_named(device, "batch_size", call.batch_size), closing(loaded), progress_line() as line:
+    shortage = batch_too_large("batch_size", call.batch_size)
+    with device_errors_named(device, shortage), closing(loaded), progress_line() as line:
         show = _shower(line, first, total)
         for request in requests:
             if stop.received is not None:

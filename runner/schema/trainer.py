@@ -39,7 +39,7 @@ class TrainerConfig(Section):
     compile: bool
     """Compile the model with torch.compile: slower start, often faster steps."""
     deterministic: bool
-    """Only use algorithms that give the same bits each time, on GPUs too (slower there); fp32 is not rounded to TF32."""
+    """Only use algorithms that give the same bits each time, on GPUs too (slower there; fp32 without TF32)."""
     accumulate_steps: Annotated[int, Field(ge=1)]
     """Batches whose gradients are added up before each optimizer step."""
     clip_norm: Annotated[float, Field(gt=0)] | None

@@ -20,15 +20,13 @@ class MovingAverage:
         """Begin with the model as it is.
 
         Args:
-            model: on its device; its parameters and buffers must stay the same objects.
+            model: on its device.
             decay: share of the average that an update keeps, in (0, 1).
         """
         self.module = deepcopy(model)
         self.num_updates = 0
+        self._model = model
         self._decay = decay
-        pairs = list(zip(_tensors_of(self.module), _tensors_of(model), strict=True))
-        self._weights = [pair for pair in pairs if pair[0].is_floating_point()]
-        self._counts = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
     def update(self) -> None:
@@ -36,13 +34,18 @@ class MovingAverage:
 
         The first time, and of integers (BatchNorm's counts of steps) always, the model's values themselves.
         """
-        averages, weights = [list(side) for side in zip(*self._weights, strict=True)]
+        averages, weights = [], []
+        # Looked up each time: a model may put another tensor in a buffer's place.
+        for average, value in zip(_tensors_of(self.module), _tensors_of(self._model), strict=True):
+            if average.is_floating_point():
+                averages.append(average)
+                weights.append(value)
+            else:
+                average.copy_(value)
         if self.num_updates == 0:
             torch._foreach_copy_(averages, weights)
         else:
             torch._foreach_lerp_(averages, weights, 1 - self._decay)
-        for kept, count in self._counts:
-            kept.copy_(count)
         self.num_updates += 1
 
 

@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 
 from runner.commands import predict
-from runner.device import set_determinism
 from runner.errors import CheckpointError, ConfigError, DeviceError, InvalidDatasetError, OutputError
 from runner.predict import score
 from tests.conftest import AWKWARD_CLASSES, ROOT
@@ -34,9 +33,7 @@ def photos(trained) -> Path:
 
 def test_the_scores_are_those_of_the_evaluation(trained, photos, tmp_path):
     output = tmp_path / "scores.csv"
-    set_determinism(deterministic=True)  # what another training of this process may have left
     assert predict.run([f"run={trained}", f"input={photos}", f"output={output}", "precision=fp32", "batch_size=8"]) == 0
-    assert not torch.are_deterministic_algorithms_enabled()
     rows = rows_of(output)
     assert list(rows[0]) == ["path", "label", "Scored Labels", *SHARES, "error"]
     evaluated = rows_of(trained / "evaluation" / "predictions.csv")
@@ -57,6 +54,16 @@ def test_out_of_memory_says_what_to_try(trained, photos, tmp_path, monkeypatch):
     monkeypatch.setattr("runner.evaluation.examine.Scorer.logits", too_much)
     with pytest.raises(DeviceError, match=r"out of memory on cpu with batch_size = 8; try batch_size=4: CUDA"):
         predict.run([f"run={trained}", f"input={photos}", f"output={tmp_path / 'scores.csv'}", "batch_size=8"])
+
+
+def test_what_another_training_of_this_process_has_set_is_not_kept(trained, photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        predict.run([f"run={trained}", f"input={photos}", f"output={tmp_path / 'scores.csv'}"])
+        assert not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_the_package_alone_is_enough(trained, photos, tmp_path):

@@ -200,6 +200,17 @@ def test_a_cpu_without_bf16_is_told_that_it_is_emulated(monkeypatch):
     assert "trainer.precision=auto" in finding.advice[0]
 
 
+def test_what_has_no_deterministic_form_is_named(bench, monkeypatch):
+    def train_briefly(bench: Bench, num_steps: int) -> None:
+        raise RuntimeError(
+            "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set"
+        )
+
+    monkeypatch.setattr(verdict, "train_briefly", train_briefly)
+    (finding,) = verdict.try_out(bench, plan(), load(), RULES)
+    assert "deterministic = true: adaptive_avg_pool2d_backward_cuda gives other bits" in str(finding.error)
+
+
 def test_a_driver_that_does_not_answer_is_unknown(monkeypatch):
     from runner.doctor import hardware
 

@@ -17,7 +17,7 @@ CLOSED = (
 SHARED = (
     WHERE.format("invalid usage (run with NCCL_DEBUG=WARN for details)")
     + "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-    + "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000"
+    + "Last error:\nMultiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1"
 )
 
 
@@ -39,7 +39,7 @@ def test_what_a_process_does_wrong_itself_is_no_echo(kind):
     assert as_lost_peer(error) is error
     record = record_failure(1, error, None)
     assert not record.is_echo
-    assert "Duplicate GPU detected" in str(record.as_error())
+    assert "Multiple Ranks are using the same GPU" in str(record.as_error())
 
 
 def test_other_errors_stay_what_they_are():

@@ -90,11 +90,11 @@ def test_by_a_file(tmp_path):
     assert check_in(store, 0, 1, facts(), 5.0)[0].local_rank == 0
 
 
-def test_what_processes_compute_on_must_go_together():
-    on_gpu, on_cpu = facts(computes="cuda in bf16"), facts(host="b", computes="cpu in fp32")
+def test_devices_of_two_kinds_end_all():
+    on_gpu, on_cpu = facts(device="cuda"), facts(host="b", device="cpu")
     for error in answers([on_gpu, on_gpu, on_cpu]):
         assert isinstance(error, LaunchError)
-        assert "rank 2 on b would compute on cpu in fp32, rank 0 on a on cuda in bf16" in str(error)
+        assert "rank 2 on b would compute on cpu, rank 0 on a on cuda" in str(error)
 
 
 def test_a_gpu_has_one_process():
@@ -102,4 +102,4 @@ def test_a_gpu_has_one_process():
     assert [seat.local_rank for seat in apart] == [0, 1, 2, 3], "empty is unknown"
     for error in answers([facts(gpu="x"), facts(gpu="y"), facts(gpu="x")]):
         assert isinstance(error, LaunchError)
-        assert "ranks 0 and 2 on a would share the GPU x" in str(error)
+        assert "rank 0 on a and rank 2 on a would share the GPU x" in str(error)

@@ -23,23 +23,41 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs, as far as anybody asks."""
     monkeypatch.setattr(rank, "count_gpus", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"))
 
 
 def test_a_cpu():
-    assert told("trainer.device=cpu", "trainer.precision=fp32").computes == "cpu in fp32"
-    assert told("trainer.device=cpu", "trainer.precision=fp32").gpu == ""
+    facts = told("trainer.device=cpu")
+    assert (facts.device, facts.gpu, facts.refusal) == ("cpu", "", None)
+
+
+def test_a_machine_without_its_gpu_where_nccl_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    facts = told("dist.backend=nccl")
+    assert (facts.device, facts.gpu, facts.refusal) == ("cpu", "", None), "rank 0 compares it with the others"
 
 
 @pytest.mark.parametrize(("local_rank", "gpu"), [(0, "GPU-0"), (1, "GPU-1"), (2, "GPU-0"), (None, "")])
 def test_a_gpu(gpus, local_rank, gpu):
     facts = told(local_rank=local_rank)
-    assert (facts.computes, facts.gpu) == ("cuda in bf16", gpu)
+    assert (facts.device, facts.gpu) == ("cuda", gpu)
 
 
-def test_with_gloo_processes_may_share_a_gpu(gpus):
+def test_with_gloo_or_leave_processes_may_share_a_gpu(gpus, monkeypatch):
     assert told("dist.backend=gloo").gpu == ""
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    assert told("dist.backend=nccl").gpu == ""
+
+
+def test_a_gpu_that_does_not_answer_is_a_refusal_for_all(gpus, monkeypatch):
+    def busy(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", busy)
+    assert told().refusal == (
+        "DeviceError",
+        "cuda:0 can't be used: CUDA error: all CUDA-capable devices are busy or unavailable",
+    )
 
 
 def test_a_device_that_is_missing_is_a_refusal_for_all(monkeypatch):

@@ -18,16 +18,18 @@ def model() -> nn.Sequential:
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_it_is_the_average_that_torch_takes(memory_format):
+    torch.manual_seed(0)
     images = torch.rand(4, 3, 8, 8)
     module = model()
     module(images)
     module = module.to(memory_format=memory_format)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     expected = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True)
     average = MovingAverage(module, DECAY)
     for _ in range(4):
         module(images).square().sum().backward()
         optimizer.step()
+        optimizer.zero_grad()
         expected.update_parameters(module)
         average.update()
     state = average.module.state_dict()
@@ -47,3 +49,17 @@ def test_a_model_without_buffers():
         module.weight.add_(1)
     average.update()
     torch.testing.assert_close(average.module.weight, before + (1 - DECAY))
+
+
+def test_a_buffer_that_is_replaced_is_followed():
+    class Replacing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(2))
+
+    module = Replacing()
+    average = MovingAverage(module, DECAY)
+    average.update()
+    module.mean = torch.ones(2)
+    average.update()
+    torch.testing.assert_close(average.module.mean, torch.full((2,), 1 - DECAY))
