@@ -88,11 +88,11 @@ class CheckpointStore:
                 _write_files(temporary, tensors, state)
                 check_written(temporary, tensors, known_as=path)
                 if path.exists():
-                    shutil.rmtree(path)
+                    path.rename(temporary_beside(path))
                 temporary.rename(path)
                 sync_folder(self.folder)
             finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+                self._clear_away()
 
     def point(self, pointer: Pointer, name: str) -> None:
         """Let `last` or `best` name a checkpoint."""
@@ -108,7 +108,17 @@ class CheckpointStore:
         spared = {*self.names()[-self.keep :], self.pointed("best"), self.pointed("last")}
         for name in self.names():
             if name not in spared:
-                shutil.rmtree(self.folder / name)
+                (self.folder / name).rename(temporary_beside(self.folder / name))
+        self._clear_away()
+
+    def _clear_away(self) -> None:
+        """Delete what has no name of a checkpoint any more, or not yet.
+
+        What is open somewhere can't be deleted on NFS: that is no reason for a training to end, and the next time is
+        soon enough.
+        """
+        for left_over in self.folder.glob(".*.tmp"):
+            shutil.rmtree(left_over, ignore_errors=True)
 
     def names(self) -> list[str]:
         """Names of the complete checkpoints, oldest first; what else is in the folder is not ours."""
@@ -135,8 +145,10 @@ class CheckpointStore:
         """
         if not self.folder.is_dir():
             return
+        self._clear_away()
         for left_over in self.folder.glob(".*.tmp"):
-            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+            if left_over.is_file():
+                left_over.unlink()
         for name in self.names():
             if checkpoint is None or moment_of(name) > moment_of(checkpoint.name):
                 (self.folder / name).rename(self.folder / f"damaged-{name}-{secrets.token_hex(3)}")

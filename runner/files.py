@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -9,11 +11,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runner.errors import OutputError
 
 _CHUNK_BYTES = 1 << 20
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 
 
 @contextmanager
@@ -47,6 +50,32 @@ def sync_file(path: Path) -> None:
 def temporary_beside(path: Path) -> Path:
     """A name in the same folder (so that a rename is atomic) that no other process uses; hidden."""
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.tmp")
+
+
+def lock_file(file: IO[bytes], operation: int, path: Path) -> None:
+    """Take a lock that the end of this process gives back.
+
+    Args:
+        file: that bears it, open for as long as it is held.
+        operation: fcntl.LOCK_EX, LOCK_SH, with LOCK_NB not to wait.
+        path: what is locked, for messages.
+
+    Raises:
+        BlockingIOError: another process holds it, and it is not to be waited for.
+        OutputError: the file system knows no locks.
+    """
+    try:
+        fcntl.flock(file, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise OutputError(
+            f"{path} lies on a file system without locks ({error.strerror}), by which a live process is told from a "
+            "dead one; mount it with them (Lustre: -o flock; NFS 3: rpc.statd runs on both sides), or choose a folder "
+            "elsewhere"
+        ) from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

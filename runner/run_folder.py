@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runner.errors import CheckpointError, OutputError
-from runner.files import append_line, named_write_errors, write_atomic, write_json
+from runner.files import append_line, lock_file, named_write_errors, write_atomic, write_json
 
 Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 _NAME_ATTEMPTS = 100
@@ -174,7 +174,7 @@ class RunFolder:
             with named_write_errors(self.path):  # what fails while it is held has other names
                 file = stack.enter_context(self.log_file(0).open("ab"))
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    lock_file(file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path)
                 except BlockingIOError as error:
                     raise OutputError(f"{self.path}: another process is working on this run") from error
             held = [file.fileno()]
@@ -221,7 +221,7 @@ def is_alive(run_dir: Path) -> bool:
     """Whether a living process is working on the run; a record that says `running` may be of a dead one."""
     try:
         with (run_dir / "logs" / "rank_0.log").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock_file(file, fcntl.LOCK_SH | fcntl.LOCK_NB, run_dir)
     except FileNotFoundError:
         return False
     except BlockingIOError:

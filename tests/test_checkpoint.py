@@ -75,6 +75,26 @@ def test_old_ones_are_pruned_but_never_the_best(tmp_path):
     assert store.pointed("last") == checkpoint_name(5, 5)
 
 
+def test_what_cannot_be_deleted_yet_ends_nothing(tmp_path, monkeypatch):
+    """As on NFS, where the folder of a file that somebody has open is not empty."""
+
+    def not_empty(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save("0001-00000001", TENSORS, {})
+    with monkeypatch.context() as patch:
+        patch.setattr("os.rmdir", not_empty)
+        store.save("0001-00000001", TENSORS, {})
+        store.save("0002-00000002", TENSORS, {})
+        store.prune()
+    assert store.names() == ["0002-00000002"]
+    store.load("0002-00000002")
+    assert len(list(tmp_path.glob(".*.tmp"))) > 1
+    store.prune()
+    assert list(tmp_path.glob(".*.tmp")) == []
+
+
 @pytest.mark.parametrize("call", ["fsync", "rename", "write_manifest"])
 def test_a_save_that_fails_keeps_the_earlier_ones(tmp_path, monkeypatch, call):
     store = CheckpointStore(tmp_path, keep=2)

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -106,3 +107,19 @@ def test_what_fails_while_a_run_is_held_keeps_its_name(tmp_path):
     with pytest.raises(ConnectionResetError), folder.hold():
         raise ConnectionResetError
     assert not is_alive(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    folder = RunFolder(tmp_path)
+    folder.log_file(0).parent.mkdir()
+    folder.log_file(0).touch()
+    monkeypatch.setattr("fcntl.flock", refuse)
+    message = rf"{tmp_path} lies on a file system without locks .*-o flock"
+    with pytest.raises(OutputError, match=message), folder.hold():
+        pass
+    with pytest.raises(OutputError, match=message):
+        is_alive(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import torch
 import torchvision
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.data import DataLoader
 
 import runner
 from runner.checkpoint import CheckpointStore
+from runner.data import loader
 from runner.errors import CheckpointError, DeviceError, NonFiniteLossError
 from runner.files import sha256_of
 from runner.keyed_random import key
@@ -346,3 +349,23 @@ def test_images_of_evaluation_that_do_not_fit_are_refused_before_the_training(ti
     fixed = "data.train_transforms=[{name: center_crop, size: ${data.image_size}}]"
     with pytest.raises(DeviceError, match=r"data\.cache=device: the \d+ images of evaluation of each process take"):
         runner.fit(runner.load_config(tiny("data.cache=device", fixed)))
+
+
+def test_no_loader_process_of_evaluation_inherits_a_checkpoint_that_is_being_written(tiny, monkeypatch):
+    being_written = []
+    save, start = CheckpointStore.save, loader._started
+
+    def slow_save(*given: object) -> None:
+        threading.Event().wait(0.5)
+        save(*given)
+
+    def started(made: DataLoader) -> object:
+        being_written.append(any(thread.name == "checkpoint" for thread in threading.enumerate()))
+        return start(made)
+
+    monkeypatch.setattr(CheckpointStore, "save", slow_save)
+    monkeypatch.setattr(loader, "_started", started)
+    workers = ("data.workers=1", "data.cache=none", "trainer.checkpoint_every=5", "trainer.epochs=1")
+    runner.fit(runner.load_config(tiny(*workers)))
+    assert len(being_written) >= 2, "for training and for evaluation"
+    assert not any(being_written)

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,8 @@ from runner.data.workers import prepare_worker, signals_held, start_method
 from runner.errors import DeviceError, RunnerError
 
 _PREFETCHED_BATCHES_PER_WORKER = 2
+# Of the epoch in progress, and of the next, into which loader processes work ahead.
+_NUM_ORDERS_KEPT = 2
 # Torch's words where a batch finds no place in shared memory.
 _NO_ROOM = re.compile("unable to (allocate shared memory|resize file)")
 # RuntimeError is torch's own; the others come of the socket and the shared memory of a process that is gone.
@@ -56,6 +58,8 @@ class TrainBatches:
     """Draw images with replacement, all classes alike; see :func:`runner.data.balance.balanced_order`."""
     on_device: DeviceImages | None = None
     """Makes the batches in place of the loader, where all images are on the device."""
+    _orders: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The newest that were asked for, by epoch: of millions of images, each takes seconds to draw."""
 
     @property
     def plan(self) -> TrainPlan:
@@ -98,13 +102,16 @@ class TrainBatches:
         )
 
     def next_ids(self, epoch: int, position: int, count: int) -> npt.NDArray[np.int64]:
-        """The numbers of the next images of this epoch over all processes, or of the following one where it is over."""
+        """The numbers of the next images of this epoch over all processes, or of the following one where it is over.
+
+        Only for reading.
+        """
         ids = self._order(epoch)[position : position + count]
         return ids if len(ids) else self._order(epoch + 1)[:count]
 
     def preview(self, num_images: int) -> Batch:
         """The first images of the first epoch, over all processes, as training will see them; made in this process."""
-        return self._made_here(Request(0, self._order(0)[:num_images], 0 if self.draws_balanced else None))
+        return self._made_here(Request(0, self._order(0)[:num_images].copy(), 0 if self.draws_balanced else None))
 
     def seen(self, epoch: int, ids: npt.NDArray[np.int64]) -> Batch:
         """These images as training will see them in this epoch (from 0); made in this process."""
@@ -115,6 +122,14 @@ class TrainBatches:
         return maker.make(request)
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        if epoch not in self._orders:
+            if len(self._orders) == _NUM_ORDERS_KEPT:
+                del self._orders[min(self._orders)]
+            self._orders[epoch] = self._drawn_order(epoch)
+            self._orders[epoch].flags.writeable = False
+        return self._orders[epoch]
+
+    def _drawn_order(self, epoch: int) -> npt.NDArray[np.int64]:
         if self.draws_balanced:
             return balanced_order(self.source.labels, self.seed, epoch)
         return epoch_order(len(self.source), self.seed, epoch)
@@ -182,6 +197,11 @@ class EvalBatches:
     def num_batches(self) -> int:
         """Number of batches over all processes."""
         return -(-len(self._source) // self._batch_size)
+
+    @property
+    def is_about_to_start(self) -> bool:
+        """Whether the next iteration starts loader processes."""
+        return self._workers > 0 and self._kept is None and self._loader is None
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         """Go through the batches of this process (there may be none), each with its number.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import OutputError
-from runner.files import named_write_errors, write_json
+from runner.files import lock_file, named_write_errors, write_json
 
 WRITTEN_FILES = ("leaderboard.csv", "leaderboard.json", "best.yaml", "journal.log", "trials")
 """What a sweep writes into its folder, besides what Hydra writes too."""
@@ -113,7 +113,7 @@ class SweepFolder:
             file = (self.path / ".lock").open("ab")
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path)
             except BlockingIOError as error:
                 raise OutputError(
                     f"{self.path}: another process is working on this sweep; wait for it, stop it, or choose another "
@@ -127,7 +127,7 @@ class SweepFolder:
         with named_write_errors(self.path):
             file = (self.path / ".leaderboard.lock").open("ab")
         with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file, fcntl.LOCK_EX, self.path)
             yield
 
 

@@ -57,12 +57,17 @@ class Leaderboard:
 def read_leaderboard(
     folder: SweepFolder, trials: Sequence[Trial], metrics: Sequence[Metric], directions: Sequence[Direction]
 ) -> Leaderboard:
-    """Read how far all trials are, and rank those that are over.
+    """Read how far all trials are, and rank those that are over."""
+    outcomes = [outcome_of(trial, folder, metrics, directions) for trial in trials if trial.same_as is None]
+    return ranked(outcomes, metrics, directions)
+
+
+def ranked(outcomes: Sequence[Outcome], metrics: Sequence[Metric], directions: Sequence[Direction]) -> Leaderboard:
+    """The leaderboard of these trials, of which those that are over have a rank.
 
     The rank is 1 + the number of trials that are better in each metric: with one metric the usual one, with several
     the first are those that no other beats (the Pareto front).
     """
-    outcomes = [outcome_of(trial, folder, metrics, directions) for trial in trials if trial.same_as is None]
     signs = [1 if direction == "maximize" else -1 for direction in directions]
     scores = {
         outcome.trial.number: tuple(sign * value for sign, value in zip(signs, outcome.values, strict=True))

@@ -15,7 +15,7 @@ from runner.schema.sweep import SweepConfig
 from runner.stop import StopRequest
 from runner.sweep.composer import Composer
 from runner.sweep.folder import SweepFolder, Trial
-from runner.sweep.leaderboard import Leaderboard, command_of, config_flags, read_leaderboard, write_leaderboard
+from runner.sweep.leaderboard import Leaderboard, command_of, config_flags, ranked, write_leaderboard
 from runner.sweep.outcome import Outcome, outcome_of
 from runner.sweep.pool import End, Pool
 from runner.sweep.table import SweepTable, shortened
@@ -68,6 +68,7 @@ class Sweep:
         self.stop = stop
         self.left_alone: set[int] = set()  # trials that are not started again by this process
         self.queued = queued
+        self.over: dict[int, Outcome] = {}  # what is known of trials that are over
         self.is_interrupted = False  # whether somebody has stopped a trial
         self.is_ending = False  # whether failures have ended the sweep
         self.looked_at = -_SECONDS_BETWEEN_LOOKS  # when nothing was found to start
@@ -89,7 +90,7 @@ class Sweep:
             self.tell_known()
             shown_at = -_SECONDS_BETWEEN_TABLES
             while self._advance(table):
-                if time.monotonic() - shown_at >= _SECONDS_BETWEEN_TABLES:
+                if table.is_live and time.monotonic() - shown_at >= _SECONDS_BETWEEN_TABLES:
                     table.show(self.leaderboard())
                     shown_at = time.monotonic()
                 time.sleep(_TICK_SECONDS)
@@ -97,7 +98,8 @@ class Sweep:
 
     def leaderboard(self) -> Leaderboard:
         """How far all trials are."""
-        return read_leaderboard(self.folder, self.trials, self.config.metrics, self.config.directions)
+        outcomes = [self._outcome(trial) for trial in self.trials if trial.same_as is None]
+        return ranked(outcomes, self.config.metrics, self.config.directions)
 
     def _written_leaderboard(self) -> Leaderboard:
         with self.folder.hold_leaderboard():
@@ -238,7 +240,13 @@ class Sweep:
                 self.search.tell(_as(outcome, same))
 
     def _outcome(self, trial: Trial) -> Outcome:
-        return outcome_of(trial, self.folder, self.config.metrics, self.config.directions)
+        """How far a trial is; of one that is over, whose files do not change any more, as it was read first."""
+        outcome = self.over.get(trial.number)
+        if outcome is None:
+            outcome = outcome_of(trial, self.folder, self.config.metrics, self.config.directions)
+            if outcome.is_over:
+                self.over[trial.number] = outcome
+        return outcome
 
     def _has_no_time_left(self) -> bool:
         minutes = self.config.timeout_minutes

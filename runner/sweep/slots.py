@@ -13,6 +13,9 @@ from runner.errors import LaunchError
 from runner.plan.mode import count_gpus
 from runner.schema import Config
 
+# Each imports torch and looks at the data: more at once would be too much for a login node, and no faster.
+_MOST_SUBMITTING = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
@@ -43,7 +46,8 @@ def slots_for(
         LaunchError: when sweep.parallel asks for more than there are GPUs.
     """
     if config.dist.launcher == "submitted":
-        return [Slot(environment={})] * num_trials
+        submitting = _MOST_SUBMITTING if config.sweep.parallel == "auto" else config.sweep.parallel
+        return [Slot(environment={})] * min(submitting, num_trials)
     if num_gpus is None:
         num_gpus = 0 if config.trainer.device in ("cpu", "mps") else count_gpus()
     cores = int(cpu_count() if num_cores is None else num_cores)

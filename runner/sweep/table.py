@@ -26,6 +26,11 @@ class SweepTable:
         self._view = view
         self._num_rows = num_rows
 
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a terminal to show it on."""
+        return self._view.is_live
+
     def show(self, board: Leaderboard) -> None:
         """Show how far all trials are."""
         self._view.show(as_table(board, self._num_rows))

@@ -69,6 +69,9 @@ def _check_ledger(trainer: Trainer, train: Totals) -> None:
 
 
 def _evaluate(trainer: Trainer, module: nn.Module) -> Evaluation:
+    if trainer.val_batches.is_about_to_start:
+        # Its loader processes would keep open for the rest of the run, and on the disk, what is just being written.
+        trainer.writer.wait()
     trainer.dist.share_buffers(module)
     result = evaluate(
         module,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
+from runner.data import loader as loader_module
 from runner.data.batch import Batch
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.order import epoch_order
@@ -468,3 +469,29 @@ def test_batches_are_pinned() -> None:
         assert isinstance(batch, Batch)
         assert all(part.is_pinned() for part in batch if isinstance(part, torch.Tensor))
         assert batch.images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("draws_balanced", [False, True])
+def test_the_order_of_an_epoch_is_drawn_once(monkeypatch, draws_balanced):
+    drawn = []
+    name = "balanced_order" if draws_balanced else "epoch_order"
+    draw = getattr(loader_module, name)
+    monkeypatch.setattr(loader_module, name, lambda *given: drawn.append(given[-1]) or draw(*given))
+    batches = train_batches(23, draws_balanced=draws_balanced)
+    for epoch in range(3):
+        used = flat(ids(batches.stream(epoch, 0, epoch + 1)))
+        assert batches.next_ids(epoch, 0, 23).tolist() == used
+        batches.next_ids(epoch + 1, 0, 4)
+    assert drawn == [0, 1, 2, 3]
+    assert len(batches._orders) == 2, "no more are kept"
+    assert ids(replace(batches, seed=2).stream(0, 0, 1)) != ids(batches.stream(0, 0, 1))
+
+
+def test_only_an_evaluation_that_starts_processes_says_so():
+    assert not eval_batches(workers=0).is_about_to_start
+    batches = eval_batches(workers=1)
+    assert batches.is_about_to_start
+    list(batches)
+    assert not batches.is_about_to_start
+    batches.close()
+    assert batches.is_about_to_start

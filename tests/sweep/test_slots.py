@@ -63,3 +63,9 @@ def test_more_processes_than_cores_are_told(caplog):
     with caplog.at_level("WARNING", logger="runner"):
         assert len(slots("sweep.parallel=3", "dist.procs_per_node=2", cores=4)) == 3
     assert "3 trials of 2 processes at once share 4 cores" in caplog.text
+
+
+@pytest.mark.parametrize(("overrides", "count"), [((), 4), (("sweep.parallel=9",), 9), (("sweep.parallel=1",), 1)])
+def test_a_login_node_does_not_submit_all_trials_at_once(overrides, count):
+    assert slots("dist.launcher=submitted", *overrides) == [{}] * count
+    assert slots("dist.launcher=submitted", *overrides, trials=1) == [{}]

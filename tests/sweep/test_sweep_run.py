@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,8 @@ from runner.errors import (
     RunnerError,
     TrialsFailedError,
 )
-from runner.sweep.folder import SweepFolder
+from runner.sweep.folder import SweepFolder, Trial
+from runner.sweep.outcome import Outcome
 
 IN_PROCESS = ("-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine")
 
@@ -291,3 +293,21 @@ def test_no_trial_starts_after_the_time_is_up(trainings):
 def test_hydras_own_sweeper_and_its_parameters_in_yaml(trainings):
     compose_jobs([*IN_PROCESS, "hydra/sweeper=basic", "optimizer.lr=0.1,0.2"], "train", trainings)
     assert trainings.trained == [("0", 0.1), ("1", 0.2)]
+
+
+def test_a_trial_that_is_over_is_read_once(trainings, monkeypatch):
+    from runner.sweep import run as sweep_run
+
+    read: list[int] = []
+
+    def outcome_of(trial: Trial, *given: Any) -> Outcome:
+        outcome = real(trial, *given)
+        if outcome.is_over:
+            read.append(trial.number)
+        return outcome
+
+    real = sweep_run.outcome_of
+    monkeypatch.setattr(sweep_run, "outcome_of", outcome_of)
+    rows = sweep(trainings, "optimizer.lr=0.1,0.2,0.3")
+    assert [row["status"] for row in rows] == ["completed"] * 3
+    assert read == [0, 1, 2]
