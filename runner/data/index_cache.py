@@ -81,28 +81,43 @@ def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, st
         NotLabeledDatasetError: likewise.
     """
     file = cache / f"{_name(folder)}.index"
-    kept = _read_valid(file, folder)
-    if kept is not None:
-        _note_use(file)
-        return kept, None
-    with _one_process_at_a_time(file) as hindrance:
+    while True:
+        version = _version(file)
         kept = _read_valid(file, folder)
         if kept is not None:
+            _note_use(file)
             return kept, None
-        begun_ns = time.time_ns()
-        found = scan(folder, key=key)
-        if len(found.index) < MIN_IMAGES or not _is_lasting(found, begun_ns):
-            return found.index, None
-        try:
-            _write(file, found)
-        except (OSError, OutputError) as error:
-            return found.index, f"{key}: the list of files can't be kept and is made anew at each start: {error}"
-        _remove_forgotten(cache)
-    # Now from the file, so that all processes share it.
-    index = _read_valid(file, folder) or found.index
-    if hindrance is None:
-        return index, None
+        with _one_process_at_a_time(file) as hindrance:
+            # What another has written meanwhile is looked at outside: hundreds of processes would do it one by one.
+            if _version(file) == version:
+                index, note = _scanned(folder, key, file)
+                break
+    if note is not None or hindrance is None:
+        return index, note
     return index, f"{key}: each process made the list of files for itself, as they could not take turns: {hindrance}"
+
+
+def _scanned(folder: str, key: str, file: Path) -> tuple[FolderIndex, str | None]:
+    """List the folder and keep the index, if it is worth it; from the file then, so that all processes share it."""
+    begun_ns = time.time_ns()
+    found = scan(folder, key=key)
+    if len(found.index) < MIN_IMAGES or not _is_lasting(found, begun_ns):
+        return found.index, None
+    try:
+        _write(file, found)
+    except (OSError, OutputError) as error:
+        return found.index, f"{key}: the list of files can't be kept and is made anew at each start: {error}"
+    _remove_forgotten(file.parent)
+    return _read_valid(file, folder) or found.index, None
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    """Changes with each writing of a file; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def _note_use(file: Path) -> None:

@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -328,3 +330,32 @@ def test_a_file_system_without_locks_is_no_hindrance(folder, load, monkeypatch):
     with pytest.warns(UserWarning, match="flock not supported"):  # filelock takes turns without it
         assert load(folder)[1]
     assert not load(folder)[1]
+
+
+def test_what_another_process_has_written_meanwhile_is_looked_at_without_the_lock(folder, tmp_path, monkeypatch):
+    """Hundreds of processes wait for the one that scans: they must not look one by one."""
+    cache = tmp_path / "cache"
+    is_held, looked = False, []
+    turn, read = index_cache._one_process_at_a_time, index_cache._read_valid
+
+    @contextmanager
+    def turn_after_another(file: Path) -> Iterator[str | None]:
+        nonlocal is_held
+        monkeypatch.setattr(index_cache, "_one_process_at_a_time", turn)
+        load_or_scan(str(folder), key="data.train", cache=cache)
+        monkeypatch.setattr(index_cache, "scan", None)
+        looked.clear()
+        with turn(file) as hindrance:
+            is_held = True
+            yield hindrance
+        is_held = False
+
+    def read_valid(*given: Any) -> Any:
+        looked.append(is_held)
+        return read(*given)
+
+    monkeypatch.setattr(index_cache, "_one_process_at_a_time", turn_after_another)
+    monkeypatch.setattr(index_cache, "_read_valid", read_valid)
+    index, note = load_or_scan(str(folder), key="data.train", cache=cache)
+    assert (type(index), note) == (MappedIndex, None)
+    assert looked == [False]
