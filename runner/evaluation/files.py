@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from runner.data.source import ImageSource
 from runner.errors import CheckpointError, OutputError
+from runner.evaluation.confusion import Confusion
 from runner.evaluation.subject import Subject
 from runner.files import named_write_errors, write_atomic
 from runner.spreadsheet import csv_lines, nine_digits
@@ -34,12 +33,12 @@ def write_evaluation(folder: Path, metrics: dict[str, Any], findings: Findings, 
     with named_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     classes = tuple(metrics["classes"])
-    matrix = np.array(metrics["confusion_matrix"], dtype=np.int64)
+    confusion = Confusion.from_json(metrics["confusion_matrix"], len(classes))
     content: dict[str, str | bytes] = {
         "predictions.csv": csv_lines(_prediction_rows(findings, source, classes)),
         "per_class.csv": csv_lines(_per_class_rows(metrics["per_class"])),
-        "confusion_matrix.csv": csv_lines([["true", *classes], *([name, *row] for name, row in _rows(metrics))]),
-        "confusion_matrix.png": confusion_png(matrix, classes),
+        "confusion_matrix.csv": csv_lines(_confusion_rows(confusion, classes)),
+        "confusion_matrix.png": confusion_png(confusion, classes),
         METRICS_FILE: _json(metrics),
     }
     for name in FILES:
@@ -109,8 +108,15 @@ def _per_class_rows(entries: list[dict[str, Any]]) -> Iterator[Sequence[object]]
     yield from (tuple(entry.values()) for entry in entries)
 
 
-def _rows(metrics: dict[str, Any]) -> Iterator[tuple[str, list[int]]]:
-    yield from zip(metrics["classes"], metrics["confusion_matrix"], strict=True)
+def _confusion_rows(confusion: Confusion, classes: Sequence[str]) -> Iterator[Sequence[object]]:
+    if confusion.is_small:
+        yield ("true", *classes)
+        for name, row in zip(classes, confusion.matrix().tolist(), strict=True):
+            yield (name, *row)
+        return
+    yield ("true", "predicted", "images")
+    for truth, predicted, count in zip(confusion.truth, confusion.predicted, confusion.count, strict=True):
+        yield (classes[truth], classes[predicted], count)
 
 
 def _json(metrics: dict[str, Any]) -> str:

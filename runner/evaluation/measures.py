@@ -1,4 +1,4 @@
-"""What can be said of guesses whose truth is known: confusion matrix, per-class measures, averages, calibration."""
+"""What can be said of guesses whose truth is known: per-class measures, averages, calibration."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Counts = npt.NDArray[np.int64]
+from runner.evaluation.confusion import Confusion, Counts
+
 Shares = npt.NDArray[np.float64]
 _NUM_BINS = 15
-
-
-def confusion_matrix(labels: Counts, predicted: Counts, num_classes: int) -> Counts:
-    """How many images of each class (row) were taken for each class (column); shape (classes, classes)."""
-    pairs = labels * num_classes + predicted
-    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +39,9 @@ class PerClass:
         return {name: float(np.average(getattr(self, name), weights=weights)) for name in ("precision", "recall", "f1")}
 
 
-def per_class(matrix: Counts) -> PerClass:
-    """The measures of each class out of a confusion matrix with the truth in its rows."""
-    hits = np.diag(matrix)
-    support, guesses = matrix.sum(axis=1), matrix.sum(axis=0)
+def per_class(confusion: Confusion) -> PerClass:
+    """The measures of each class."""
+    hits, support, guesses = confusion.hits, confusion.of_truth, confusion.of_prediction
     return PerClass(
         precision=_ratio(hits, guesses),
         recall=_ratio(hits, support),
@@ -71,19 +65,17 @@ def expected_calibration_error(probability: Shares, is_right: npt.NDArray[np.boo
     return float(np.abs(gaps).sum() / len(probability))
 
 
-def measures(labels: Counts, predicted: Counts, probability: Shares, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Everything that follows from the first guesses, as plain values.
+def of_classes(labels: Counts, predicted: Counts, classes: tuple[str, ...]) -> dict[str, Any]:
+    """Everything that first guesses say of the classes, as plain values.
 
     Args:
         labels: class index of each image, shape (N,), N ≥ 1.
         predicted: class index of the first guess, shape (N,).
-        probability: of that guess, in [0, 1], shape (N,).
         classes: names in index order.
     """
-    matrix = confusion_matrix(labels, predicted, len(classes))
-    each = per_class(matrix)
+    confusion = Confusion.of(labels, predicted, len(classes))
+    each = per_class(confusion)
     return {
-        "expected_calibration_error": expected_calibration_error(probability, labels == predicted),
         "macro_average": each.macro_average(),
         "weighted_average": each.weighted_average(),
         "classes": list(classes),
@@ -97,7 +89,7 @@ def measures(labels: Counts, predicted: Counts, probability: Shares, classes: tu
             }
             for number, name in enumerate(classes)
         ],
-        "confusion_matrix": matrix.tolist(),
+        "confusion_matrix": confusion.to_json(),
     }
 
 

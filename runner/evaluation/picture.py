@@ -6,28 +6,34 @@ import io
 import warnings
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.figure import Figure
+
+from runner.evaluation.confusion import Confusion, shares_of_rows
 
 _MAX_NUMBERED = 25  # with more classes numbers would not fit into the cells
 _MAX_NAMED = 60  # with more classes names would overlap
 _MAX_NAME_LENGTH = 24
+_MAX_SQUARES = 1000  # more than the picture has dots for
 _CELL_INCHES = 0.42
 _MOST_INCHES = 16.0
 
 
-def confusion_png(matrix: npt.NDArray[np.int64], classes: tuple[str, ...]) -> bytes:
+def confusion_png(confusion: Confusion, classes: tuple[str, ...]) -> bytes:
     """A confusion matrix with the truth in its rows, coloured by the share of each row, as PNG.
 
-    Up to 25 classes the cells hold the counts, up to 60 the axes hold the names of the classes.
+    Up to 25 classes the cells hold the counts, up to 60 the axes hold the names of the classes; of more than 1,000
+    neighbouring ones are taken together.
     """
     num_classes = len(classes)
     side = float(np.clip(num_classes * _CELL_INCHES, 3.0, _MOST_INCHES - 3.0))
     figure = Figure(figsize=(side + 3.0, side + 2.0), layout="constrained")
     axes = figure.add_subplot()
-    totals = matrix.sum(axis=1, keepdims=True)
-    shares = np.divide(matrix, totals, out=np.zeros(matrix.shape), where=totals > 0)
-    shown = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    matrix = confusion.in_bins(min(num_classes, _MAX_SQUARES))
+    shares = shares_of_rows(matrix)
+    first, last = -0.5, num_classes - 0.5
+    shown = axes.imshow(
+        shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", extent=(first, last, last, first)
+    )
     figure.colorbar(shown, ax=axes, label="share of the class", shrink=0.8)
     axes.set(xlabel="predicted", ylabel="true")
     if num_classes <= _MAX_NAMED:

@@ -9,7 +9,7 @@ from runner.console import LOGGER, progress_line
 from runner.data.source import ImageSource
 from runner.evaluation.examine import Findings, Scorer, Share, examine
 from runner.evaluation.files import write_evaluation
-from runner.evaluation.measures import measures
+from runner.evaluation.measures import expected_calibration_error, of_classes
 from runner.evaluation.subject import Subject
 from runner.stop import StopRequest
 
@@ -36,7 +36,7 @@ def evaluate_split(
         stop: asks to stop.
 
     Returns:
-        What metrics.json holds.
+        What metrics.json holds; in the processes that don't write it, only what is said of all classes together.
 
     Raises:
         StoppedOnRequest: when any process was asked to stop; nothing is written then.
@@ -46,17 +46,19 @@ def evaluate_split(
     what = f"the {subject.split} split"
     if not scorer.dist.is_main:
         findings = examine(scorer, share, stop=stop, what=what, line=None)
-        return _metrics(scorer, findings, share.source, subject, classes)
+        return _overall(scorer, findings, share.source, subject)
     with progress_line() as line:
         findings = examine(scorer, share, stop=stop, what=what, line=line)
-    metrics = _metrics(scorer, findings, share.source, subject, classes)
+    scorer.dist.beat()
+    labels = share.source.labels[findings.images]
+    metrics = _overall(scorer, findings, share.source, subject) | of_classes(labels, findings.predicted, classes)
     write_evaluation(folder, metrics, findings, share.source)
+    scorer.dist.beat()
     return metrics
 
 
-def _metrics(
-    scorer: Scorer, findings: Findings, source: ImageSource, subject: Subject, classes: tuple[str, ...]
-) -> dict[str, Any]:
+def _overall(scorer: Scorer, findings: Findings, source: ImageSource, subject: Subject) -> dict[str, Any]:
+    is_right = source.labels[findings.images] == findings.predicted
     counts = findings.counts
     return {
         **subject.to_json(),
@@ -70,7 +72,7 @@ def _metrics(
         "top5": counts.top5,
         "loss": counts.loss,
         "skipped": [{"image": bad.image, "reason": bad.reason} for bad in counts.bad],
-        **measures(source.labels[findings.images], findings.predicted, findings.probability, classes),
+        "expected_calibration_error": expected_calibration_error(findings.probability, is_right),
     }
 
 

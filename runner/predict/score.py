@@ -88,13 +88,9 @@ def score(
         OutputError: when the scores can't be written; what was written is kept.
         DeviceError: this machine lacks the device, memory has run out, or a process that loads images died.
     """
-    device = choose_device(call, key="device")
-    precision = choose_precision(call, device, key="precision")
-    set_determinism(deterministic=False)
-    with device_errors_named(device, BEFORE_THE_FIRST_BATCH):
-        scorer, pipeline = assemble_scorer(package, device, precision)
+    scorer, pipeline = _set_up(package, call)
+    device = scorer.dist.device
     first, total, started = partial.num_rows, len(inputs), time.perf_counter()
-    LOGGER.info("device      %s, %s (%s)", describe_device(device), precision.name, precision.reason)
     LOGGER.info("images      %s%s", f"{total:,}", f", {first:,} of them scored before" if first else "")
     requests = _requests(first, total, call.batch_size)
     workers = min(resolve_workers(call.workers, device.type, 1), len(requests))
@@ -117,6 +113,15 @@ def score(
         LOGGER.warning("%s of %s images can't be read; the column `error` says why", f"{num_unread:,}", f"{total:,}")
     LOGGER.info("scored      %s images in %.1f seconds", f"{total - first:,}", seconds)
     LOGGER.info("results     %s", partial.output)
+
+
+def _set_up(package: Package, call: PredictCall) -> tuple[Scorer, Pipeline]:
+    device = choose_device(call, key="device")
+    precision = choose_precision(call, device, key="precision")
+    set_determinism(deterministic=False)
+    LOGGER.info("device      %s, %s (%s)", describe_device(device), precision.name, precision.reason)
+    with device_errors_named(device, BEFORE_THE_FIRST_BATCH):
+        return assemble_scorer(package, device, precision)
 
 
 def _requests(first: int, total: int, batch_size: int) -> list[range]:

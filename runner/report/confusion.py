@@ -11,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from runner.evaluation.confusion import Confusion, shares_of_rows
+
 _MOST_CLASSES_IN_A_TABLE = 20
 _MOST_PAIRS = 12
 _MOST_CLASSES_LISTED = 100
 _SMALLEST_PICTURE_PX = 600
+_MOST_SQUARES = 1000
 _BLUE = np.array([29, 78, 216])  # of a row's share 1; white is 0
 
 
@@ -60,23 +63,23 @@ def confusions(evaluation: dict[str, Any] | None) -> Confusions | None:
     if evaluation is None:
         return None
     classes = tuple(str(name) for name in evaluation["classes"])
-    counts = np.array(evaluation["confusion_matrix"], dtype=np.int64)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    found = Confusion.from_json(evaluation["confusion_matrix"], len(classes))
     is_table = len(classes) <= _MOST_CLASSES_IN_A_TABLE
     per_class = tuple(evaluation["per_class"])
     if len(per_class) > _MOST_CLASSES_LISTED:
         per_class = tuple(sorted(per_class, key=lambda entry: float(entry["f1"]))[:_MOST_CLASSES_LISTED])
     return Confusions(
         classes=classes,
-        cells=_cells(counts, shares) if is_table else (),
-        picture=None if is_table else _picture(shares),
-        pairs=_pairs(classes, counts, shares),
+        cells=_cells(found.matrix()) if is_table else (),
+        picture=None if is_table else _picture(shares_of_rows(found.in_bins(min(len(classes), _MOST_SQUARES)))),
+        pairs=_pairs(classes, found),
         per_class=per_class,
         num_classes=len(classes),
     )
 
 
-def _cells(counts: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]) -> tuple[tuple[Cell, ...], ...]:
+def _cells(counts: npt.NDArray[np.int64]) -> tuple[tuple[Cell, ...], ...]:
+    shares = shares_of_rows(counts)
     return tuple(
         tuple(
             Cell(count=int(count), share=float(shares[row, column]), is_hit=row == column)
@@ -86,26 +89,23 @@ def _cells(counts: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]) -> tu
     )
 
 
-def _pairs(
-    classes: tuple[str, ...], counts: npt.NDArray[np.int64], shares: npt.NDArray[np.float64]
-) -> tuple[Pair, ...]:
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS]
+def _pairs(classes: tuple[str, ...], found: Confusion) -> tuple[Pair, ...]:
+    (wrong,) = np.nonzero(found.truth != found.predicted)
+    most = wrong[np.argsort(-found.count[wrong], kind="stable")[:_MOST_PAIRS]]
+    images = found.of_truth
     return tuple(
         Pair(
-            truth=classes[row],
-            predicted=classes[column],
-            count=int(wrong[row, column]),
-            share=float(shares[row, column]),
+            truth=classes[found.truth[entry]],
+            predicted=classes[found.predicted[entry]],
+            count=int(found.count[entry]),
+            share=float(found.count[entry] / images[found.truth[entry]]),
         )
-        for row, column in zip(*np.unravel_index(order, wrong.shape), strict=True)
-        if wrong[row, column]
+        for entry in most
     )
 
 
 def _picture(shares: npt.NDArray[np.float64]) -> str:
-    """One square per cell; whiter is rarer. The square root lets rare confusions be seen."""
+    """One square per entry; whiter is rarer. The square root lets rare confusions be seen."""
     depth = np.sqrt(shares)[..., None]
     pixels = np.rint(255 + depth * (_BLUE - 255)).astype(np.uint8)
     scale = -(-_SMALLEST_PICTURE_PX // len(shares))

@@ -1,0 +1,95 @@
+"""Which classes are taken for which: a confusion matrix of which only the counts above 0 are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.int64]
+
+# Of 21,841 classes a whole matrix would take gigabytes in each process and a gigabyte in each file.
+MOST_CLASSES_IN_A_MATRIX = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confusion:
+    """How many images of each class were taken for each class: at most one entry per image, in the matrix's order."""
+
+    truth: Counts
+    """Class index, shape (entries,)."""
+    predicted: Counts
+    """Class index, shape (entries,)."""
+    count: Counts
+    """Above 0, shape (entries,)."""
+    num_classes: int
+
+    @classmethod
+    def of(cls, labels: Counts, predicted: Counts, num_classes: int) -> Confusion:
+        """Of images whose truth and first guess are known, shape (N,) each."""
+        pairs, count = np.unique(labels * num_classes + predicted, return_counts=True)
+        truth, guess = np.divmod(pairs, num_classes)
+        return cls(truth=truth, predicted=guess, count=count.astype(np.int64), num_classes=num_classes)
+
+    @classmethod
+    def from_json(cls, value: Sequence[Sequence[int]] | Mapping[str, Sequence[int]], num_classes: int) -> Confusion:
+        """What :meth:`to_json` gave."""
+        if isinstance(value, Mapping):
+            parts = {name: np.array(value[name], dtype=np.int64) for name in ("truth", "predicted", "count")}
+            return cls(**parts, num_classes=num_classes)
+        matrix = np.array(value, dtype=np.int64)
+        truth, predicted = np.nonzero(matrix)
+        return cls(truth=truth, predicted=predicted, count=matrix[truth, predicted], num_classes=num_classes)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether people and programs can do with the whole matrix."""
+        return self.num_classes <= MOST_CLASSES_IN_A_MATRIX
+
+    @property
+    def of_truth(self) -> Counts:
+        """Images of each class, shape (classes,)."""
+        return self._summed(self.truth)
+
+    @property
+    def of_prediction(self) -> Counts:
+        """Images taken for each class, shape (classes,)."""
+        return self._summed(self.predicted)
+
+    @property
+    def hits(self) -> Counts:
+        """Images of each class that were taken for it, shape (classes,)."""
+        is_hit = self.truth == self.predicted
+        return self._summed(self.truth[is_hit], self.count[is_hit])
+
+    def matrix(self) -> Counts:
+        """The whole, with the truth in its rows: shape (classes, classes)."""
+        return self.in_bins(self.num_classes)
+
+    def in_bins(self, num_bins: int) -> Counts:
+        """The same with neighbouring classes taken together, for a picture: shape (bins, bins)."""
+        bins = np.zeros((num_bins, num_bins), dtype=np.int64)
+        places = (self.truth * num_bins // self.num_classes, self.predicted * num_bins // self.num_classes)
+        np.add.at(bins, places, self.count)
+        return bins
+
+    def to_json(self) -> Any:  # noqa: ANN401 - a matrix, or its entries by column
+        """The whole matrix as nested lists; of more than 2,000 classes its entries above 0 as three lists."""
+        if self.is_small:
+            return self.matrix().tolist()
+        return {name: getattr(self, name).tolist() for name in ("truth", "predicted", "count")}
+
+    def _summed(self, classes: Counts, count: Counts | None = None) -> Counts:
+        # Sums in float64 are exact up to 2^53 images.
+        sums = np.bincount(classes, weights=self.count if count is None else count, minlength=self.num_classes)
+        return sums.astype(np.int64)
+
+
+def shares_of_rows(matrix: Counts) -> npt.NDArray[np.float64]:
+    """What share of its row each count is, in [0, 1]; 0 in rows without images."""
+    totals = matrix.sum(axis=1, keepdims=True)
+    shares: npt.NDArray[np.float64] = np.divide(matrix, totals, out=np.zeros(matrix.shape), where=totals > 0)
+    return shares
