@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +74,7 @@ def train(
     dist = dist or single_process(choose_device(config.trainer))
     set_determinism(deterministic=config.trainer.deterministic)
     with ExitStack() as stack:
-        with named_write_errors(folder.path / "logs"):
-            folder.log_file(dist.rank).parent.mkdir(exist_ok=True)
-        if dist.is_main:
-            stack.enter_context(folder.hold())
-        stack.enter_context(log_to_file(folder.log_file(dist.rank)))
+        stack.enter_context(_logged(folder, dist))
         stop = stop or stack.enter_context(StopRequest())
         if dist.is_main and not attempt.is_resumed:
             begin(folder, config, splits, dist, attempt)
@@ -98,6 +94,16 @@ def train(
         checkpoint = None  # its tensors are as large as the model and the optimizer's state
         with device_errors_named(dist.device, _batch_too_large(config)):
             return _run(config, assembled, splits, folder, recorder)
+
+
+@contextmanager
+def _logged(folder: RunFolder, dist: DistContext) -> Iterator[None]:
+    """Write the log of this process; the main one holds the run for as long."""
+    log = folder.log_file(dist.rank)
+    with named_write_errors(log.parent):
+        log.parent.mkdir(exist_ok=True)
+    with folder.hold() if dist.is_main else nullcontext(), log_to_file(log):
+        yield
 
 
 def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, attempt: Attempt, folder: RunFolder) -> None:
