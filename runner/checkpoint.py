@@ -19,6 +19,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from runner.console import LOGGER
 from runner.errors import CheckpointError
 from runner.files import (
     named_write_errors,
@@ -66,6 +67,7 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self.keep = keep
+        self._undeletable: set[Path] = set()  # of which the log tells already
 
     def save(self, name: str, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
         """Write a checkpoint as a whole; a checkpoint of this name is replaced, once the new one is known to be good.
@@ -118,7 +120,13 @@ class CheckpointStore:
         soon enough.
         """
         for left_over in self.folder.glob(".*.tmp"):
+            if not left_over.is_dir():
+                left_over.unlink(missing_ok=True)
+                continue
             shutil.rmtree(left_over, ignore_errors=True)
+            if left_over.exists() and left_over not in self._undeletable:
+                self._undeletable.add(left_over)
+                LOGGER.warning("%s can't be deleted yet (is it open somewhere?): tried again later", left_over)
 
     def names(self) -> list[str]:
         """Names of the complete checkpoints, oldest first; what else is in the folder is not ours."""
@@ -146,9 +154,6 @@ class CheckpointStore:
         if not self.folder.is_dir():
             return
         self._clear_away()
-        for left_over in self.folder.glob(".*.tmp"):
-            if left_over.is_file():
-                left_over.unlink()
         for name in self.names():
             if checkpoint is None or moment_of(name) > moment_of(checkpoint.name):
                 (self.folder / name).rename(self.folder / f"damaged-{name}-{secrets.token_hex(3)}")

@@ -75,7 +75,7 @@ def test_old_ones_are_pruned_but_never_the_best(tmp_path):
     assert store.pointed("last") == checkpoint_name(5, 5)
 
 
-def test_what_cannot_be_deleted_yet_ends_nothing(tmp_path, monkeypatch):
+def test_what_cannot_be_deleted_yet_ends_nothing_and_is_said(tmp_path, monkeypatch, caplog):
     """As on NFS, where the folder of a file that somebody has open is not empty."""
 
     def not_empty(*_: object, **__: object) -> None:
@@ -90,7 +90,10 @@ def test_what_cannot_be_deleted_yet_ends_nothing(tmp_path, monkeypatch):
         store.prune()
     assert store.names() == ["0002-00000002"]
     store.load("0002-00000002")
-    assert len(list(tmp_path.glob(".*.tmp"))) > 1
+    left = {str(path) for path in tmp_path.glob(".*.tmp")}
+    assert len(left) > 1
+    said = [record.getMessage().partition(" can't be deleted yet")[0] for record in caplog.records]
+    assert sorted(said) == sorted(left), "each once"
     store.prune()
     assert list(tmp_path.glob(".*.tmp")) == []
 

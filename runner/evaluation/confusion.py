@@ -12,7 +12,8 @@ import numpy.typing as npt
 Counts = npt.NDArray[np.int64]
 
 # Of 21,841 classes a whole matrix would take gigabytes in each process and a gigabyte in each file.
-MOST_CLASSES_IN_A_MATRIX = 2000
+_MOST_CLASSES_IN_A_MATRIX = 2000
+_MOST_SQUARES = 1000  # more than a picture has dots for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Confusion:
     @property
     def is_small(self) -> bool:
         """Whether people and programs can do with the whole matrix."""
-        return self.num_classes <= MOST_CLASSES_IN_A_MATRIX
+        return self.num_classes <= _MOST_CLASSES_IN_A_MATRIX
 
     @property
     def of_truth(self) -> Counts:
@@ -67,10 +68,13 @@ class Confusion:
 
     def matrix(self) -> Counts:
         """The whole, with the truth in its rows: shape (classes, classes)."""
-        return self.in_bins(self.num_classes)
+        return self._in_bins(self.num_classes)
 
-    def in_bins(self, num_bins: int) -> Counts:
-        """The same with neighbouring classes taken together, for a picture: shape (bins, bins)."""
+    def for_picture(self) -> Counts:
+        """The same, of more than 1,000 classes with neighbouring ones taken together: shape (squares, squares)."""
+        return self._in_bins(min(self.num_classes, _MOST_SQUARES))
+
+    def _in_bins(self, num_bins: int) -> Counts:
         bins = np.zeros((num_bins, num_bins), dtype=np.int64)
         places = (self.truth * num_bins // self.num_classes, self.predicted * num_bins // self.num_classes)
         np.add.at(bins, places, self.count)

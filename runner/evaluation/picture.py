@@ -13,7 +13,6 @@ from runner.evaluation.confusion import Confusion, shares_of_rows
 _MAX_NUMBERED = 25  # with more classes numbers would not fit into the cells
 _MAX_NAMED = 60  # with more classes names would overlap
 _MAX_NAME_LENGTH = 24
-_MAX_SQUARES = 1000  # more than the picture has dots for
 _CELL_INCHES = 0.42
 _MOST_INCHES = 16.0
 
@@ -28,7 +27,7 @@ def confusion_png(confusion: Confusion, classes: tuple[str, ...]) -> bytes:
     side = float(np.clip(num_classes * _CELL_INCHES, 3.0, _MOST_INCHES - 3.0))
     figure = Figure(figsize=(side + 3.0, side + 2.0), layout="constrained")
     axes = figure.add_subplot()
-    matrix = confusion.in_bins(min(num_classes, _MAX_SQUARES))
+    matrix = confusion.for_picture()
     shares = shares_of_rows(matrix)
     first, last = -0.5, num_classes - 0.5
     shown = axes.imshow(

@@ -17,7 +17,6 @@ _MOST_CLASSES_IN_A_TABLE = 20
 _MOST_PAIRS = 12
 _MOST_CLASSES_LISTED = 100
 _SMALLEST_PICTURE_PX = 600
-_MOST_SQUARES = 1000
 _BLUE = np.array([29, 78, 216])  # of a row's share 1; white is 0
 
 
@@ -71,7 +70,7 @@ def confusions(evaluation: dict[str, Any] | None) -> Confusions | None:
     return Confusions(
         classes=classes,
         cells=_cells(found.matrix()) if is_table else (),
-        picture=None if is_table else _picture(shares_of_rows(found.in_bins(min(len(classes), _MOST_SQUARES)))),
+        picture=None if is_table else _picture(shares_of_rows(found.for_picture())),
         pairs=_pairs(classes, found),
         per_class=per_class,
         num_classes=len(classes),
