@@ -19,8 +19,9 @@ from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER
 from runner.data.balance import class_weights
 from runner.data.batch import Batch
-from runner.data.batched import BatchedTransforms, keeps_evaluation, parted, resolve_cache
+from runner.data.batched import BatchedTransforms, parted
 from runner.data.fingerprint import fingerprint
+from runner.data.keeping import Keeping, decide_keeping
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.on_device import DeviceImages, load_onto, refuse_too_many
 from runner.data.pixel_cache import cached
@@ -73,8 +74,11 @@ def assemble(
     precision: Precision,
     stop: StopRequest,
     recorder: Recorder | None,
+    keeping: Keeping | None = None,
 ) -> Assembled:
     """Build model, data, optimizer and trainer of one process.
+
+    With `keeping`, decoded images are kept as for other splits than these.
 
     Raises:
         InvalidModelError: when the model can't be built or its weights don't fit.
@@ -83,12 +87,13 @@ def assemble(
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes))
     data = in_force(config)
-    is_kept = keeps_evaluation(data, len(splits.val))
-    num_kept = -(-len(splits.val) // dist.world_size) if is_kept else 0
-    data = data.model_copy(update={"cache": resolve_cache(data, len(splits.train))})
+    keeping = keeping or _agreed_keeping(data, splits, dist)
+    num_kept = -(-len(splits.val) // dist.world_size) if keeping.evaluation else 0
+    data = keeping.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     model = _placed(built.module, config, dist, memory_format)
-    train_batches = _train_batches(config, data, splits.train, dist, num_kept)
+    images = _kept_in_memory(data, splits.train, dist, num_kept, keeping)
+    train_batches = _train_batches(config, data, images, dist)
     trainer = Trainer(
         config=config,
         dist=dist,
@@ -110,6 +115,13 @@ def assemble(
     )
     test = share_of(data, "data.test", splits.test, dist) if splits.test is not None else None
     return Assembled(trainer=trainer, data=data, test=test)
+
+
+def _agreed_keeping(data: DataConfig, splits: Splits, dist: DistContext) -> Keeping:
+    """What is kept, decided by the main process: the others must do the same."""
+    decided = decide_keeping(data, splits.train, len(splits.val)) if dist.is_main else None
+    keeping: Keeping = dist.share_object(decided)
+    return keeping
 
 
 def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format: torch.memory_format) -> nn.Module:
@@ -134,9 +146,10 @@ def in_force(config: Config) -> DataConfig:
 def preview_batches(config: Config, splits: Splits) -> TrainBatches:
     """The training images as one process would get them, to be looked at: without a model."""
     alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
-    # Looked at once, they need not be kept.
+    data = decide_keeping(config.data, splits.train, num_evaluation_images=0).applied_to(config.data)
+    # Looked at once, they need not be kept; but where it is asked for, `device` draws its crops in its own way.
     uncached = {"cache": "device" if config.data.cache == "device" else "none"}
-    return _train_batches(config, config.data.model_copy(update=uncached), splits.train, alone)
+    return _train_batches(config, data.model_copy(update=uncached), splits.train, alone)
 
 
 def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: DistContext) -> dict[str, Any]:
@@ -151,14 +164,23 @@ def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistConte
     return BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
 
 
-def _train_batches(
-    config: Config, data: DataConfig, source: ImageSource, dist: DistContext, num_kept: int = 0
-) -> TrainBatches:
-    """Of the training split; beside them each process keeps this many images of evaluation."""
-    if data.cache == "memory":
-        name = dist.share_object(uuid.uuid4().hex)
-        evaluation_bytes = dist.num_sharing_cores * num_kept * _prepared_bytes(data)
-        source = cached(source, name, partial(dist.total, 0), evaluation_bytes=evaluation_bytes)
+def _kept_in_memory(
+    data: DataConfig, source: ImageSource, dist: DistContext, num_kept: int, keeping: Keeping
+) -> ImageSource:
+    """The training split, kept if it is to be; beside it each process keeps this many images of evaluation."""
+    if keeping.training != "memory":
+        return source
+    why_not = partial(LOGGER.info, "training images are decoded in each epoch: %s")
+    return cached(
+        source,
+        dist.share_object(uuid.uuid4().hex),
+        partial(dist.total, 0),
+        evaluation_bytes=dist.num_sharing_cores * num_kept * _prepared_bytes(data),
+        say_why_not=None if keeping.is_asked_for else why_not,
+    )
+
+
+def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:
     batches = TrainBatches(
         source=source,
         preparation=train_transform(data),

@@ -122,6 +122,7 @@ def test_an_image_that_has_become_unreadable_is_named(tiny, tmp_path, monkeypatc
                 Image.new("RGB", (40, 40), (6 * image, 99 * number, 0)).save(photos / split / name / f"{image}.png")
     overrides = [item for item in tiny(*SMALL) if not item.startswith("data")]
     overrides += ["data=folder", f"data.root={photos}", "data.image_size=32", "data.batch_size=8", "data.workers=0"]
+    overrides.append("data.cache=none")  # which reads the files in each epoch
     intact = {file: file.read_bytes() for file in photos.rglob("*.png")}
 
     def damage() -> None:

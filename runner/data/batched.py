@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from runner.errors import Problem
 from runner.schema.data import DataConfig
@@ -19,8 +18,6 @@ from runner.schema.transforms import (
     Resize,
     Transform,
 )
-
-_MOST_BYTES_UNASKED = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -62,26 +59,6 @@ def parted(transforms: Sequence[Transform]) -> BatchedTransforms | Transform:
             case _:
                 return transform
     return BatchedTransforms(tuple(fixed), crop, flips["random_horizontal_flip"], flips["random_vertical_flip"])
-
-
-def resolve_cache(data: DataConfig, num_images: int) -> Literal["none", "memory", "device"]:
-    """data.cache, with `auto` decided for so many training images."""
-    if data.cache != "auto":
-        return data.cache
-    match parted(data.train_transforms):
-        case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if _are_small(data, num_images):
-            return "device"
-        case _:
-            return "none"
-
-
-def keeps_evaluation(data: DataConfig, num_images: int) -> bool:
-    """Whether so many images of evaluation, after their transforms, are kept between two epochs."""
-    return data.cache != "none" and (data.cache != "auto" or _are_small(data, num_images))
-
-
-def _are_small(data: DataConfig, num_images: int) -> bool:
-    return num_images * data.image_size**2 * 3 <= _MOST_BYTES_UNASKED
 
 
 def find_cache_problems(data: DataConfig) -> list[Problem]:

@@ -92,6 +92,17 @@ def open_image(path: str, max_pixels: int = MOST_PIXELS) -> StoredImage:
         return _Jpeg(path, content, header, _orientation_of(content), max_pixels)
 
 
+def bytes_once_decoded(path: str) -> int:
+    """Bytes of the RGB pixels of an image file, by its header.
+
+    Raises:
+        InvalidDatasetError: as :func:`open_image`, as far as the header tells.
+        DeviceError: the machine can't read it at this moment.
+    """
+    with _named_errors(path), _unwarned(), Image.open(path, formats=_FORMATS) as image:
+        return image.width * image.height * 3
+
+
 @dataclass(frozen=True)
 class _Jpeg:
     """A JPEG whose header was read."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -19,13 +20,16 @@ from runner.data.source import ImageSource, Labels
 from runner.data.stored import DecodedImage, Pixels, StoredImage
 from runner.errors import DeviceError, InvalidDatasetError
 
-_NUM_PROBES = 64
 _PAGE = mmap.ALLOCATIONGRANULARITY
 # Of what is free: others need some too.
 _USABLE = 0.8
+# The same where nobody asked for it: eight trials of a sweep may start at once.
+_USABLE_UNASKED = 1 / 8
 # Sizes are estimated from a few images.
 _SPARE = 1.25
 _GIB = 2**30
+# A lock of a file is held by a whole process, whose threads decode side by side.
+_THREADS = Lock()
 
 
 class PixelCache:
@@ -115,60 +119,124 @@ class CachedSource:
         return len(self.source)
 
     def open(self, image: int) -> StoredImage:
-        """All its pixels, from memory where they are there."""
-        return DecodedImage(self.load(image))
+        """All its pixels, from memory where they are there; or else what decodes it and keeps them."""
+        pixels = self.cache.get(image)
+        if pixels is not None:
+            return DecodedImage(pixels)
+        return _NotYetKept(self.source.open(image), image, self.cache)
 
     def load(self, image: int) -> Pixels:
         """Its pixels, from memory where they are there; not to be written to."""
-        pixels = self.cache.get(image)
-        if pixels is None:
-            pixels = self.source.load(image)
-            self.cache.put(image, pixels)
-        return pixels
+        return self.open(image).pixels()
+
+    def bytes_once_decoded(self, image: int) -> int | None:
+        """As the other source says."""
+        return self.source.bytes_once_decoded(image)
 
     def describe(self, image: int) -> str:
         """As the other source describes it."""
         return self.source.describe(image)
 
 
+@dataclass(frozen=True)
+class _NotYetKept:
+    """An image that is kept once somebody has its pixels."""
+
+    stored: StoredImage
+    image: int
+    cache: PixelCache
+
+    @property
+    def height(self) -> int:
+        return self.stored.height
+
+    @property
+    def width(self) -> int:
+        return self.stored.width
+
+    def pixels(self, reduction: int = 1) -> Pixels:
+        del reduction  # in the next epoch another crop is cut out
+        pixels = self.stored.pixels()
+        self.cache.put(self.image, pixels)
+        return pixels
+
+
 def cached(
-    source: ImageSource, name: str, wait_for_all: Callable[[], object], *, evaluation_bytes: int = 0
-) -> CachedSource:
-    """Keep the images of a source in memory that the processes of this machine share.
+    source: ImageSource,
+    name: str,
+    wait_for_all: Callable[[], object],
+    *,
+    evaluation_bytes: int = 0,
+    say_why_not: Callable[[str], object] | None = None,
+) -> ImageSource:
+    """Keep the images of a source in memory that the processes of this machine share, unless they are in memory.
 
     Args:
         source: of the training split.
         name: that no other run has; the same in all processes of this one.
-        wait_for_all: returns when all processes have called it.
+        wait_for_all: returns when all processes have called it; each calls it once.
         evaluation_bytes: that the processes of this machine will take for the images of evaluation.
+        say_why_not: given where nobody asked for it. Is then called with the reason in place of an error, and also where
+            they take more than an eighth of the free memory.
 
     Raises:
         DeviceError: they don't fit into memory or on the disk, or the system can't do it.
     """
-    if sys.platform != "linux":
-        raise DeviceError("data.cache=memory: only Linux can share memory in this way; use data.cache=none")
-    needed = int(_estimated_bytes(source) * _SPARE)
-    file = _folder_for(needed, evaluation_bytes) / f"runner-{name}.pixels"
+    decoded = estimated_bytes(source)
+    if decoded is None:
+        return source
+    needed = int(decoded * _SPARE) + _PAGE
+    file, cache = None, None
     try:
-        cache = PixelCache(file, len(source), needed)
-    except OSError as error:
-        raise DeviceError(f"data.cache=memory: {file}: {error.strerror}; use data.cache=none") from error
+        if say_why_not is not None:
+            _refuse_large_share(needed)
+        file = _folder_for(needed, evaluation_bytes) / f"runner-{name}.pixels"
+        cache = _made(file, len(source), needed)
+    except DeviceError as error:
+        if say_why_not is None:
+            raise
+        say_why_not(str(error))
     wait_for_all()
-    # From here on the memory is free when the last process ends, however it ends.
-    file.unlink(missing_ok=True)
-    return CachedSource(source, cache)
+    if file is not None:
+        # From here on the memory is free when the last process ends, however it ends.
+        file.unlink(missing_ok=True)
+    return source if cache is None else CachedSource(source, cache)
 
 
-def _estimated_bytes(source: ImageSource) -> int:
-    """Bytes of all images decoded, by the sizes of a few."""
+def estimated_bytes(source: ImageSource, num_probes: int = 64) -> int | None:
+    """Bytes of all images decoded, by the headers of a few; None if they are in memory already.
+
+    Raises:
+        DeviceError: the machine can't read them at this moment.
+    """
     sizes = []
-    for image in np.linspace(0, len(source) - 1, min(_NUM_PROBES, len(source)), dtype=np.int64).tolist():
+    for image in np.linspace(0, len(source) - 1, min(num_probes, len(source)), dtype=np.int64).tolist():
         try:
-            stored = source.open(image)
+            size = source.bytes_once_decoded(image)
         except InvalidDatasetError:
             continue
-        sizes.append(stored.height * stored.width * 3)
-    return int(np.mean(sizes or [0]) * len(source)) + _PAGE
+        if size is None:
+            return None
+        sizes.append(size)
+    return int(np.mean(sizes or [0]) * len(source))
+
+
+def _made(file: Path, num_images: int, capacity: int) -> PixelCache:
+    if sys.platform != "linux":
+        raise DeviceError("data.cache=memory: only Linux can share memory in this way; use data.cache=none")
+    try:
+        return PixelCache(file, num_images, capacity)
+    except OSError as error:
+        raise DeviceError(f"data.cache=memory: {file}: {error.strerror}; use data.cache=none") from error
+
+
+def _refuse_large_share(needed: int) -> None:
+    memory = available_memory()
+    if memory is not None and needed > memory * _USABLE_UNASKED:
+        raise DeviceError(
+            f"decoded they take up to {needed / _GIB:,.1f} GiB, more than an eighth of the free memory "
+            f"({memory / _GIB:,.1f} GiB); data.cache=memory keeps them all the same"
+        )
 
 
 def _folder_for(needed: int, evaluation_bytes: int) -> Path:
@@ -196,8 +264,9 @@ def _folder_for(needed: int, evaluation_bytes: int) -> Path:
 def _locked(descriptor: int) -> Iterator[None]:
     import fcntl  # noqa: PLC0415 - Windows has none, and never comes here
 
-    fcntl.lockf(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.lockf(descriptor, fcntl.LOCK_UN)
+    with _THREADS:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(descriptor, fcntl.LOCK_UN)

@@ -28,9 +28,11 @@ class ReducingCrop:
     up to 7 pixels of the image.
     """
 
-    def __init__(self, transform: RandomResizedCrop) -> None:
+    def __init__(self, transform: RandomResizedCrop, *, reduces: bool) -> None:
+        """Without `reduces` all pixels are decoded."""
         self._crop: Any = built(transform)
         self._size = transform.size
+        self._reductions = _REDUCTIONS if reduces else ()
 
     def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
         """Draw the crop.
@@ -65,4 +67,4 @@ class ReducingCrop:
     def reduction(self, height: int, width: int) -> int:
         """How many times smaller the image may be decoded, for a crop of so many of its pixels."""
         smaller_side = min(height, width)
-        return next((factor for factor in _REDUCTIONS if smaller_side >= factor * _GAP * self._size), 1)
+        return next((factor for factor in self._reductions if smaller_side >= factor * _GAP * self._size), 1)

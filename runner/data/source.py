@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from runner.data.decode import open_image
+from runner.data.decode import bytes_once_decoded, open_image
 from runner.data.index import FolderIndex, shown
 from runner.data.stored import Pixels, StoredImage
 from runner.schema.data import MOST_PIXELS
@@ -40,6 +40,13 @@ class ImageSource(Protocol):
             InvalidDatasetError: it can't be read, now or ever; says which image and why.
         """
 
+    def bytes_once_decoded(self, image: int) -> int | None:
+        """Bytes of the pixels of this image, told without decoding it; None where they are in memory already.
+
+        Raises:
+            InvalidDatasetError: it can't be read.
+        """
+
     def describe(self, image: int) -> str:
         """How a person would find this image: its path, or its number in a named data set."""
 
@@ -68,6 +75,10 @@ class FolderSource:
     def load(self, image: int) -> Pixels:
         """Decode the file."""
         return self.open(image).pixels()
+
+    def bytes_once_decoded(self, image: int) -> int:
+        """By the header of the file."""
+        return bytes_once_decoded(self.index.path(image))
 
     def describe(self, image: int) -> str:
         """Full path."""
@@ -98,6 +109,10 @@ class Subset:
     def load(self, image: int) -> Pixels:
         """Load from the other source."""
         return self.source.load(int(self.ids[image]))
+
+    def bytes_once_decoded(self, image: int) -> int | None:
+        """As the other source says."""
+        return self.source.bytes_once_decoded(int(self.ids[image]))
 
     def describe(self, image: int) -> str:
         """As the other source describes it."""

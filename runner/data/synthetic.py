@@ -37,6 +37,9 @@ class SyntheticSource:
         pixels: Pixels = self.pool[image % len(self.pool)]
         return pixels
 
+    def bytes_once_decoded(self, image: int) -> None:
+        """They are in memory."""
+
     def describe(self, image: int) -> str:
         """Its number and the number of its picture."""
         return f"synthetic image {image} (picture {image % len(self.pool)})"

@@ -60,6 +60,10 @@ class TorchvisionSource:
         except Exception as error:
             raise InvalidDatasetError(f"{self.describe(image)}: can't be read: {error}") from error
 
+    def bytes_once_decoded(self, image: int) -> int | None:
+        """Known only once it is decoded, unless torchvision has read all images into an array."""
+        return None if hasattr(self.dataset, "data") else self.load(image).size
+
     def describe(self, image: int) -> str:
         """Name of data set and split, and the number."""
         return f"{self.title}, image {image}"

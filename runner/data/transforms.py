@@ -35,8 +35,9 @@ class Pipeline:
         """See :func:`pipeline_of` and :func:`train_transform`."""
         self._steps = [built(transform) for transform in transforms]
         match tuple(transforms):
-            case (RandomResizedCrop(interpolation="bilinear" | "bicubic") as crop, *_) if reduces:
-                self._begin: Callable[[StoredImage], Callable[[], Tensor]] = ReducingCrop(crop).begin
+            case (RandomResizedCrop(interpolation="bilinear" | "bicubic") as crop, *_):
+                drawn_first = ReducingCrop(crop, reduces=reduces)
+                self._begin: Callable[[StoredImage], Callable[[], Tensor]] = drawn_first.begin
                 num_begun = 1
             case (Resize(interpolation="bilinear" | "bicubic"), *_):
                 self._begin, num_begun = partial(_resized, self._steps[0]), 1

@@ -21,7 +21,8 @@ from runner.allocator import freed_memory_kept
 from runner.assemble import Assembled, assemble
 from runner.checkpoint import CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
-from runner.data.batched import keeps_evaluation, resolve_cache
+from runner.data.keeping import decide_keeping
+from runner.data.pixel_cache import CachedSource
 from runner.data.source import ImageSource, Subset
 from runner.data.splits import Splits
 from runner.data.synthetic import SyntheticSource
@@ -114,8 +115,9 @@ def load_briefly(bench: Bench, num_steps: int) -> float:
     with _set_up(bench, num_steps) as (assembled, _):
         batches = assembled.trainer.train_batches
         num_batches = num_steps * bench.config.trainer.accumulate_steps
-        # What loader processes have made while they started up does not count.
-        num_first = 1 + 2 * batches.workers
+        # What loader processes have made while they started up does not count, nor an epoch in which images are decoded
+        # that are kept from then on.
+        num_first = 1 + 2 * batches.workers + (num_batches if isinstance(batches.source, CachedSource) else 0)
         with closing(batches.stream(0, 0, 2 + num_first // num_batches)) as stream:
             for _ in islice(stream, num_first):
                 pass
@@ -169,6 +171,8 @@ def _assembled(
         precision=bench.precision,
         stop=stop,
         recorder=listener,
+        # Of the whole splits: the few images of a trial would always be kept.
+        keeping=decide_keeping(bench.config.data, bench.splits.train, len(bench.splits.val)),
     )
 
 
@@ -189,17 +193,9 @@ def _shortened(bench: Bench, num_steps: int) -> Config:
         update={
             "trainer": config.trainer.model_copy(update=short),
             "optimizer": config.optimizer.model_copy(update={"lr": _LEARNING_RATE}),
-            "data": config.data.model_copy(update={"last_batch": "drop", "cache": _cache_of_all(bench)}),
+            "data": config.data.model_copy(update={"last_batch": "drop"}),
         }
     )
-
-
-def _cache_of_all(bench: Bench) -> str:
-    """What data.cache=auto comes to for the whole splits: the few images of a trial would always be kept."""
-    data = bench.config.data
-    if data.cache != "auto" or keeps_evaluation(data, len(bench.splits.val)):
-        return data.cache
-    return resolve_cache(data, len(bench.splits.train))
 
 
 def _spread(source: ImageSource, num_images: int) -> Subset:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from runner.data.batched import BatchedTransforms, keeps_evaluation, parted, resolve_cache
+from runner.data.batched import BatchedTransforms, parted
 from runner.data.splits import inspect
 from runner.schema.data import DataConfig
 from runner.schema.transforms import Transform
@@ -62,25 +62,3 @@ def test_it_is_said_before_training(
     assert "data.cache = 'device'" in str(error) or "data.cache = device" in str(error)
     assert "can't do random_resized_crop of data.train_transforms for a whole batch at once" in str(error)
     assert "use data.cache=memory" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("entries", "num_images", "chosen"),
-    [
-        ([RESIZE], 1000, "device"),
-        ([], 1000, "device"),
-        ([RESIZE], 349_526, "none"),
-        ([RESIZE, CROP], 1000, "none"),
-        ([ACROSS], 1000, "none"),
-        ([{"name": "random_resized_crop", "size": 32}], 1000, "none"),
-    ],
-)
-def test_auto_changes_no_pixel(
-    data_config: Callable[..., DataConfig], entries: list, num_images: int, chosen: str
-) -> None:
-    data = data_config("folder", cache="auto", image_size=16, train_transforms=entries)
-    assert resolve_cache(data, num_images) == chosen
-    assert resolve_cache(data.model_copy(update={"cache": "memory"}), num_images) == "memory"
-    assert not keeps_evaluation(data.model_copy(update={"cache": "none"}), num_images)
-    assert keeps_evaluation(data.model_copy(update={"cache": "memory"}), num_images)
-    assert keeps_evaluation(data, num_images) == (num_images <= 349_525)  # of 3 · 16² bytes, 256 MiB

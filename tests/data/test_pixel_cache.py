@@ -6,6 +6,7 @@ import os
 import signal
 from collections import namedtuple
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from runner.data import pixel_cache
-from runner.data.pixel_cache import PixelCache, cached
+from runner.data.pixel_cache import CachedSource, PixelCache, cached, estimated_bytes
 from runner.data.source import Labels
 from runner.data.stored import DecodedImage
 from runner.errors import DeviceError, InvalidDatasetError
@@ -44,6 +45,9 @@ class Counted:
 
     def open(self, image: int) -> DecodedImage:
         return DecodedImage(self.load(image))
+
+    def bytes_once_decoded(self, image: int) -> int | None:
+        return (image + 1) * 4 * 3
 
     def describe(self, image: int) -> str:
         return str(image)
@@ -80,6 +84,7 @@ def test_each_image_is_decoded_once_and_stays_the_same() -> None:
     assert len(kept) == 9
     assert np.array_equal(kept.labels, source.labels)
     assert kept.describe(3) == "3"
+    assert isinstance(kept, CachedSource)
     assert not kept.cache.has_run_out
 
 
@@ -150,7 +155,11 @@ def test_a_bad_image_is_bad_each_time() -> None:
 def test_everybody_has_opened_it_before_its_name_goes() -> None:
     seen = []
     folders = (Path("/dev/shm"), Path(pixel_cache.tempfile.gettempdir()))
-    cached(Counted(), "name", lambda: seen.append([(folder / "runner-name.pixels").exists() for folder in folders]))
+
+    def look() -> None:
+        seen.append([(folder / "runner-name.pixels").exists() for folder in folders])
+
+    cached(Counted(), "name", look)
     assert any(seen[0])
     assert not any((folder / "runner-name.pixels").exists() for folder in folders)
 
@@ -170,7 +179,56 @@ def test_little_memory_takes_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_images_of_evaluation_take_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pixel_cache, "available_memory", lambda: 10 * mmap.PAGESIZE)
     monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda _: Usage(10**9, 0, 10**9))
-    assert pixel_cache._folder_for(4 * mmap.PAGESIZE, 3 * mmap.PAGESIZE) == Path("/dev/shm")
-    assert pixel_cache._folder_for(4 * mmap.PAGESIZE, 5 * mmap.PAGESIZE) == Path(pixel_cache.tempfile.gettempdir())
+    for evaluation, folder in ((3, "/dev/shm"), (5, pixel_cache.tempfile.gettempdir())):
+        found = pixel_cache._folder_for(4 * mmap.PAGESIZE, evaluation * mmap.PAGESIZE)
+        assert found == Path(folder)
     with pytest.raises(DeviceError, match=r"data\.cache=memory: the images of evaluation take .* GiB after"):
         cached(Counted(), "large", lambda: None, evaluation_bytes=9 * mmap.PAGESIZE)
+
+
+def test_where_nobody_asked_a_full_machine_decodes_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, waited, said = Counted(), [], []
+    needed = mmap.PAGESIZE + int(estimated_bytes(source) * 1.25)
+    monkeypatch.setattr(pixel_cache, "available_memory", lambda: 8 * needed - 8)
+    kept = cached(source, "full", lambda: waited.append(1), say_why_not=said.append)
+    assert kept is source
+    assert waited == [1], "the others wait for each"
+    assert "more than an eighth of the free memory" in said[0]
+    monkeypatch.setattr(pixel_cache, "available_memory", lambda: 8 * needed)
+    assert isinstance(cached(source, "fits", lambda: None, say_why_not=said.append), CachedSource)
+    assert len(said) == 1
+
+
+def test_where_nobody_asked_a_folder_that_can_not_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> PixelCache:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(pixel_cache, "PixelCache", refuse)
+    source, waited, said = Counted(), [], []
+    assert cached(source, "no", lambda: waited.append(1), say_why_not=said.append) is source
+    assert waited == [1]
+    assert "Permission denied" in said[0]
+    with pytest.raises(DeviceError, match="Permission denied; use data.cache=none"):
+        cached(source, "no", lambda: None)
+
+
+def test_what_is_in_memory_is_not_kept_once_more() -> None:
+    class InMemory(Counted):
+        def bytes_once_decoded(self, image: int) -> None:
+            return None
+
+    source = InMemory()
+    assert cached(source, "no", lambda: None) is source
+
+
+def test_threads_that_decode_side_by_side_keep_their_images(tmp_path: Path) -> None:
+    kept = CachedSource(Counted(num_images=200), PixelCache(tmp_path / "x.pixels", 200, 200 * 201 * 12))
+    stored = [kept.open(image) for image in range(200)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda one: one.pixels(2), stored))
+    assert not any(isinstance(one, DecodedImage) for one in stored)
+    assert [(one.height, one.width) for one in stored] == [(image + 1, 4) for image in range(200)]
+    for image in range(200):
+        pixels = kept.cache.get(image)
+        assert pixels is not None
+        assert np.array_equal(pixels, np.full((image + 1, 4, 3), image))

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from runner.data.decode import open_image
 from runner.data.reducing_crop import ReducingCrop
-from runner.data.transforms import Pipeline
+from runner.data.transforms import Pipeline, as_tensor
 from runner.schema.transforms import RandomResizedCrop, Transform
 
 SIZE = 32
@@ -39,8 +39,18 @@ def outcomes(path: str, entries: list[dict], *, reduces: bool) -> list[torch.Ten
     return images
 
 
+def as_torchvision_does(path: str, entries: list[dict]) -> list[torch.Tensor]:
+    """The same crops of the whole image."""
+    transforms, image = pipeline(entries, reduces=False), as_tensor(open_image(path).pixels())
+    images = []
+    for seed in range(40):
+        torch.manual_seed(seed)
+        images.append(transforms(image))
+    return images
+
+
 def test_reduced_crops_differ_by_less_than_a_level_in_the_mean(photograph: str) -> None:
-    whole, reduced = (outcomes(photograph, LIST, reduces=reduces) for reduces in (False, True))
+    whole, reduced = as_torchvision_does(photograph, LIST), outcomes(photograph, LIST, reduces=True)
     differences = [(a.int() - b.int()).abs().float().mean() for a, b in zip(whole, reduced, strict=True)]
     assert sum(difference > 0 for difference in differences) > 10
     assert max(differences) < 8
@@ -50,8 +60,13 @@ def test_reduced_crops_differ_by_less_than_a_level_in_the_mean(photograph: str) 
 
 def test_crops_that_are_not_reduced_are_the_same(photograph: str) -> None:
     small = [{**LIST[0], "scale": [0.01, 0.01]}, LIST[1]]
-    whole, reduced = (outcomes(photograph, small, reduces=reduces) for reduces in (False, True))
+    whole, reduced = as_torchvision_does(photograph, small), outcomes(photograph, small, reduces=True)
     assert all(torch.equal(a, b) for a, b in zip(whole, reduced, strict=True))
+
+
+def test_without_reducing_all_crops_are_the_same(photograph: str) -> None:
+    whole, cut = as_torchvision_does(photograph, LIST), outcomes(photograph, LIST, reduces=False)
+    assert all(torch.equal(a, b) for a, b in zip(whole, cut, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +78,7 @@ def test_crops_that_are_not_reduced_are_the_same(photograph: str) -> None:
     ],
 )
 def test_all_else_needs_all_pixels(photograph: str, entries: list[dict]) -> None:
-    whole, reduced = (outcomes(photograph, entries, reduces=reduces) for reduces in (False, True))
+    whole, reduced = as_torchvision_does(photograph, entries), outcomes(photograph, entries, reduces=True)
     assert all(torch.equal(a, b) for a, b in zip(whole, reduced, strict=True))
 
 
@@ -72,11 +87,14 @@ def test_all_else_needs_all_pixels(photograph: str, entries: list[dict]) -> None
     [(63, 500, 1), (127, 500, 1), (128, 500, 2), (500, 255, 2), (256, 256, 4), (512, 511, 4), (512, 512, 8)],
 )
 def test_twice_the_size_at_least(height: int, width: int, reduction: int) -> None:
-    assert ReducingCrop(RandomResizedCrop(name="random_resized_crop", size=SIZE)).reduction(height, width) == reduction
+    transform = RandomResizedCrop(name="random_resized_crop", size=SIZE)
+    assert ReducingCrop(transform, reduces=True).reduction(height, width) == reduction
+    assert ReducingCrop(transform, reduces=False).reduction(height, width) == 1
 
 
 def test_other_formats_too(tmp_path: Path, photograph: str) -> None:
     with Image.open(photograph) as image:
         image.save(tmp_path / "x.png")
-    whole, reduced = (outcomes(str(tmp_path / "x.png"), LIST, reduces=reduces) for reduces in (False, True))
+    path = str(tmp_path / "x.png")
+    whole, reduced = as_torchvision_does(path, LIST), outcomes(path, LIST, reduces=True)
     assert all(torch.equal(a, b) for a, b in zip(whole, reduced, strict=True))

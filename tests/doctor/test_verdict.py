@@ -222,10 +222,13 @@ def test_a_driver_that_does_not_answer_is_unknown(monkeypatch):
     assert hardware._driver_version() == "unknown"
 
 
-@pytest.mark.parametrize(("side", "cache"), [(32, "auto"), (4096, "none")])
-def test_a_trial_keeps_images_only_where_the_whole_run_does(bench, side, cache):
+@pytest.mark.parametrize(("side", "is_kept"), [(32, True), (4096, False)])
+def test_a_trial_keeps_images_only_where_the_whole_run_does(bench, monkeypatch, side, is_kept):
     # 21 images of 4096 px take more than 256 MiB, the few of a trial less.
     data = bench.config.data.model_copy(update={"image_size": side})
     bench = dataclasses.replace(bench, config=bench.config.model_copy(update={"data": data}))
     assert len(bench.splits.val) * 4096**2 * 3 > 2**28 > 4096**2 * 3
-    assert trial._shortened(bench, num_steps=1).data.cache == cache
+    decided = []
+    monkeypatch.setattr(trial, "assemble", lambda *parts, keeping, **more: decided.append(keeping))
+    with trial._set_up(bench, num_steps=1):
+        assert decided[0].evaluation is is_kept

@@ -59,21 +59,20 @@ def test_memory_changes_no_bit_and_leaves_nothing_behind(train: Callable[..., Pa
     assert kept_files() == before
 
 
-def test_memory_decodes_no_image_twice(
-    train: Callable[..., Path], photos: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cache", ["auto", "memory"])
+def test_no_image_is_decoded_twice(
+    train: Callable[..., Path], photos: Path, monkeypatch: pytest.MonkeyPatch, cache: str
 ) -> None:
     from runner.data import source
 
     opened: list[str] = []
     monkeypatch.setattr(source, "open_image", lambda path, most: opened.append(path) or open_image(path, most))
     open_image = runner.data.decode.open_image
-    train("data.cache=memory")
-    # Beforehand some are looked at: whether they can be read at all, and how large they are.
-    num_looked_at = {"train": 1 + 20, "val": 1}
+    train(f"data.cache={cache}")
     for split, count in (("train", 20), ("val", 14)):
         paths = [path for path in opened if f"/{split}/" in path]
         assert len(set(paths)) == count
-        assert len(paths) <= count + num_looked_at[split]
+        assert len(paths) <= count + 1, "beforehand one is looked at: whether it can be read at all"
 
 
 def test_by_default_the_images_of_evaluation_are_decoded_once(
@@ -130,9 +129,10 @@ def test_crops_are_reduced_in_training_only(
     asked = []
     chosen = ReducingCrop.reduction
     monkeypatch.setattr(ReducingCrop, "reduction", lambda *place: asked.append(chosen(*place)) or asked[-1])
-    train("trainer.epochs=1")
+    train("trainer.epochs=1", "data.cache=none")
     assert len(asked) >= 20
     assert set(asked) > {1}
-    asked.clear()
-    train("trainer.epochs=1", "data.jpeg_reduction=none")
-    assert asked == []
+    for whole in ("data.cache=auto", "data.cache=memory", "data.jpeg_reduction=none"):
+        asked.clear()
+        train("trainer.epochs=1", "data.cache=none", whole)
+        assert set(asked) == {1}
