@@ -29,7 +29,7 @@ def measured_here(side: str, folder: Path, epochs: int) -> dict[str, float]:
     overrides = [
         *("model=resnet18", "data=folder", f"data.root={folder}", "data.image_size=64", "data.batch_size=32"),
         *("data.workers=0", f"trainer.epochs={epochs}", "trainer.patience=null", "trainer.device=cpu"),
-        "optimizer.lr=0.01",
+        *("optimizer.lr=0.01", "data.cache=none"),
     ]
     return loop.measured_here("runner", overrides)
 
