@@ -4,8 +4,8 @@ A small model is trained on 20,000 small files with 4 loader processes. At the e
 size (PSS, /proc/PID/smaps_rollup) of all processes of the run is added up. The run is of 21 epochs: at the end of its
 last one the loader processes are gone. Two sides: the default, which keeps so small images decoded, and one that reads
 the files in each epoch, as it is of larger sets. Goal for both: epoch 20 at most 1.01 times epoch 2. Linux only. No
-other program that has loaded the same libraries may start or end meanwhile: their pages count for less in each of several
-processes.
+other program that has loaded the same libraries may start or end meanwhile: their pages count for less in each of
+several processes.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def cached(
         name: that no other run has; the same in all processes of this one.
         wait_for_all: returns when all processes have called it; each calls it once.
         evaluation_bytes: that the processes of this machine will take for the images of evaluation.
-        say_why_not: given where nobody asked for it. Is then called with the reason in place of an error, and also where
-            they take more than an eighth of the free memory.
+        say_why_not: given where nobody asked for it. Is then called with the reason in place of an error, and also
+            where they take more than an eighth of the free memory.
 
     Raises:
         DeviceError: they don't fit into memory or on the disk, or the system can't do it.

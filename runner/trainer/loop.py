@@ -20,7 +20,7 @@ from runner.data.batch import BadImage, Batch
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.device import Precision, moved, seed_generators
 from runner.dist import DistContext, Vote
-from runner.errors import StoppedOnRequest
+from runner.errors import NonFiniteLossError, StoppedOnRequest
 from runner.keyed_random import key
 from runner.optimizer import peak_learning_rate
 from runner.schedule import learning_rate
@@ -34,6 +34,7 @@ from runner.trainer.meter import Meter, Totals
 from runner.trainer.mixing import build_mixing
 from runner.trainer.progress import Progress
 from runner.trainer.recorder import Recorder, StepReport
+from runner.trainer.requests import Request
 from runner.trainer.state import refuse_spoilt_weights, state_of, tensors_of
 from runner.trainer.weighting import Weighting
 
@@ -54,6 +55,8 @@ class Trainer:
     """Why a referee has ended the training early."""
     learning_rate = 0.0
     """Of the step in progress."""
+    first_bad_step: int | None = None
+    """At which this process saw an infinite loss, as of its newest report."""
 
     def __init__(
         self,
@@ -166,9 +169,11 @@ class Trainer:
                 self._optimizer_step(stream)
             if progress.step % trainer.print_every == 0:
                 with self.meter.clock.runs_for("train"):  # the device may be steps behind
-                    self.check_finite()
+                    # The others hear of it with the next requests: asking them here would be a wait for all.
+                    self.first_bad_step = self.meter.first_bad_step()
                     totals, now = self.meter.read(), time.perf_counter()
-                self._report(totals - reported, now - reported_at)
+                if self.first_bad_step is None:
+                    self._report(totals - reported, now - reported_at)
                 reported, reported_at = totals, now
             if trainer.checkpoint_every and progress.step % trainer.checkpoint_every == 0:
                 self.save()
@@ -307,26 +312,44 @@ class Trainer:
         )
 
     def check_finite(self) -> None:
-        """Refuse to go on with a loss that is infinite or not a number; waits for the device."""
-        self.meter.check_finite(self.dist, epoch=self.progress.epoch + 1, learning_rate=self.learning_rate)
+        """Refuse to go on with a loss that is infinite or not a number; waits for the device, and for all processes.
+
+        Raises:
+            NonFiniteLossError: naming the first step at which it happened, and what to try.
+        """
+        step = self.dist.smallest(self.meter.first_bad_step())
+        if step is not None:
+            raise self._bad_loss(step)
+
+    def _bad_loss(self, step: int) -> NonFiniteLossError:
+        return NonFiniteLossError(
+            f"the training loss became infinite or not a number at epoch {self.progress.epoch + 1}, step {step}, "
+            f"learning rate {self.learning_rate:.3g}; try a lower optimizer.lr, schedule.warmup_epochs=1, "
+            "trainer.clip_norm=1, or trainer.precision=fp32"
+        )
 
     # Checkpoints ---------------------------------------------------------------------------------------------
 
     def heed_requests(self, *, may_save: bool) -> None:
-        """Stop, or save after trainer.checkpoint_minutes, if any process asks for it: all hear of it at once."""
+        """End over a bad loss, stop, or save after trainer.checkpoint_minutes, if any process asks for it.
+
+        All hear of it at once.
+        """
         minutes = self.config.trainer.checkpoint_minutes
         is_due = minutes is not None and time.monotonic() - self.saved_at >= minutes * 60
         signal_number = signal.Signals[self.stop.received].value if self.stop.received else 0
-        # One number for both questions, of which the largest counts: a stop saves as well.
-        received, wants_save = divmod(self.requests.cast(2 * signal_number + (is_due and self.dist.is_main)), 2)
-        if received:
+        own = Request(self.first_bad_step, signal_number, saves=is_due and self.dist.is_main)
+        heard = Request.from_number(self.requests.cast(own.to_number()))
+        if heard.first_bad_step is not None:
+            raise self._bad_loss(heard.first_bad_step)
+        if heard.signal_number:
             self.save()
             self.writer.wait()
             raise StoppedOnRequest(
-                f"stopped on {signal.Signals(received).name} at epoch {self.progress.epoch + 1}, "
+                f"stopped on {signal.Signals(heard.signal_number).name} at epoch {self.progress.epoch + 1}, "
                 f"step {self.progress.step}; everything is saved"
             )
-        if wants_save and may_save:
+        if heard.saves and may_save:
             self.save()
 
     def save(self) -> None:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 
 from runner.dist import DistContext
-from runner.errors import NonFiniteLossError
 from runner.keyed_random import digest_of_samples
 from runner.trainer.clock import Clock
 
@@ -105,22 +104,10 @@ class Meter:
         count, skipped, digest = dist.sum(own).tolist()
         return Totals(loss=loss, correct=correct, count=count, skipped=skipped, samples_digest=digest % _WORD)
 
-    def check_finite(self, dist: DistContext, *, epoch: int, learning_rate: float) -> None:
-        """Refuse to go on with a loss that is infinite or not a number; waits for the device.
-
-        Every process must call it: they end together, with the same words.
-
-        Raises:
-            NonFiniteLossError: naming the first step at which it happened, and what to try.
-        """
-        own = int(self._first_bad_step.item())
-        step = dist.smallest(own if own >= 0 else None)
-        if step is not None:
-            raise NonFiniteLossError(
-                f"the training loss became infinite or not a number at epoch {epoch}, step {step}, "
-                f"learning rate {learning_rate:.3g}; try a lower optimizer.lr, schedule.warmup_epochs=1, "
-                "trainer.clip_norm=1, or trainer.precision=fp32"
-            )
+    def first_bad_step(self) -> int | None:
+        """The first step at which this process saw a loss that is infinite or not a number; waits for the device."""
+        step = int(self._first_bad_step.item())
+        return step if step >= 0 else None
 
     def to_json(self, dist: DistContext) -> dict[str, Any]:
         """The sums over all processes as plain values (floats survive JSON exactly); every process must call it."""

@@ -208,7 +208,7 @@ def test_where_nobody_asked_a_folder_that_can_not_be_written_is_no_error(monkeyp
     assert cached(source, "no", lambda: waited.append(1), say_why_not=said.append) is source
     assert waited == [1]
     assert "Permission denied" in said[0]
-    with pytest.raises(DeviceError, match="Permission denied; use data.cache=none"):
+    with pytest.raises(DeviceError, match=r"Permission denied; use data\.cache=none"):
         cached(source, "no", lambda: None)
 
 

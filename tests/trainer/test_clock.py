@@ -53,7 +53,7 @@ def test_what_the_device_still_has_to_do_is_training(tiny, moment, monkeypatch):
     from runner.trainer import epoch_end
     from runner.trainer.meter import Meter
 
-    monkeypatch.setattr(Meter, "check_finite", taking(100, Meter.check_finite))  # waits for the device
+    monkeypatch.setattr(Meter, "first_bad_step", taking(100, Meter.first_bad_step))  # waits for the device
     monkeypatch.setattr(CheckpointWriter, "submit", taking(10, CheckpointWriter.submit))
     monkeypatch.setattr(epoch_end, "evaluate", taking(1, epoch_end.evaluate))
     run_dir = runner.fit(runner.load_config(tiny(*SMALL, "trainer.epochs=2"))).run_dir

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from runner.trainer.requests import Request
+
+# From the least to the most urgent one.
+REQUESTS = [
+    Request(None, 0, saves=False),
+    Request(None, 0, saves=True),
+    Request(None, 2, saves=False),
+    Request(None, 15, saves=True),
+    Request(10**9, 0, saves=False),
+    Request(7, 0, saves=False),
+    Request(7, 0, saves=True),
+    Request(1, 127, saves=False),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_number_gives_the_request_back(request_: Request) -> None:
+    number = request_.to_number()
+    assert 0 <= number < 2**63
+    assert Request.from_number(number) == request_
+
+
+def test_the_most_urgent_is_heard() -> None:
+    for less, more in itertools.pairwise(REQUESTS):
+        assert Request.from_number(max(less.to_number(), more.to_number())) == more
