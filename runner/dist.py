@@ -67,10 +67,20 @@ class DistContext:
 
     def total(self, number: int) -> int:
         """The sum of a number over all processes, between their CPUs; every process must call it."""
+        return self.begin_total(number)()
+
+    def begin_total(self, number: int) -> Callable[[], int]:
+        """Begin a :meth:`total`, which goes on beside what follows; what is returned waits for it and gives the sum."""
         whole = torch.tensor(number)
-        if self.world_size > 1:
-            torch.distributed.all_reduce(whole, group=self.control)
-        return int(whole)
+        if self.world_size == 1:
+            return lambda: number
+        exchange = torch.distributed.all_reduce(whole, group=self.control, async_op=True)
+
+        def wait() -> int:
+            exchange.wait()
+            return int(whole)
+
+        return wait
 
     def share_object(self, value: Any) -> Any:  # noqa: ANN401 - plain values
         """The main process's plain values, such as numbers and texts; every process must call it."""

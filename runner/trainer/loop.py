@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
 from typing import Protocol
@@ -192,9 +192,12 @@ class Trainer:
             assert len(batch.asked) == share.stop - share.start, "the loader and the trainer are at the same position"
             self.meter.count_samples(share.start, batch.asked.numpy(), len(batch.bad))
             bad += batch.bad
-            with self._exchange_gradients(when=place is places[-1]):
+            is_last = place is places[-1]
+            if is_last:
+                num_bad = self._begin_counting(bad)
+            with self._exchange_gradients(when=is_last):
                 self._backward(batch, place.start, self.dist.world_size / whole)
-        if self._make_up_for(bad, places[-1].stop - places[0].start, whole):
+        if num_bad() == 0 or self._make_up_for(bad, places[-1].stop - places[0].start, whole):
             self._update()
         progress.position = places[-1].stop
         progress.step += 1
@@ -243,8 +246,14 @@ class Trainer:
             self.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         self.meter.add(loss.detach(), logits.detach(), labels, self.progress.step + 1)
 
+    def _begin_counting(self, bad: list[BadImage]) -> Callable[[], int]:
+        """Ask all processes how many images of the step they have skipped; answered while the step is computed."""
+        if self.config.data.on_bad_image == "error":
+            return lambda: 0
+        return self.dist.begin_total(len(bad))
+
     def _make_up_for(self, bad: list[BadImage], num_images: int, whole: float) -> bool:
-        """Turn a step's gradients into the mean over the images that were really used, by all processes.
+        """Turn a step's gradients into the mean over the images that were really used, where some process skipped any.
 
         Args:
             bad: what this process has skipped in this step.
@@ -257,8 +266,6 @@ class Trainer:
         Raises:
             InvalidDatasetError: too many images are bad.
         """
-        if self.config.data.on_bad_image == "error" or self.dist.total(len(bad)) == 0:
-            return True
         everywhere = sorted(self.dist.gather(bad))
         self.bad_train.meet(everywhere)
         if len(everywhere) == num_images:
