@@ -77,7 +77,7 @@ def measured_here(side: str, folder: Path, num_batches: int) -> float:
         case "classic":
             return classic(folder, num_batches)
         case "runner":
-            return ours(photographs, num_batches)
+            return ours([*photographs, "data.cache=none"], num_batches)
         case "packed":
             return ours([*photographs, "data.cache=memory"], num_batches, first_epoch=1)
         case "digits":

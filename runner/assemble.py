@@ -24,7 +24,8 @@ from runner.data.fingerprint import fingerprint
 from runner.data.keeping import Keeping, decide_keeping
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.on_device import DeviceImages, load_onto, refuse_too_many
-from runner.data.pixel_cache import cached
+from runner.data.pixel_cache import CachedSource, cached
+from runner.data.room import NoRoomError
 from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.data.transforms import (
@@ -38,6 +39,7 @@ from runner.data.transforms import (
 from runner.data.workers import resolve_workers
 from runner.device import Precision, choose_memory_format
 from runner.dist import DistContext
+from runner.errors import DeviceError
 from runner.evaluation.examine import Share
 from runner.keyed_random import key
 from runner.model import build_model, head_of, weights_preprocessing
@@ -92,7 +94,7 @@ def assemble(
     data = keeping.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     model = _placed(built.module, config, dist, memory_format)
-    images = _kept_in_memory(data, splits.train, dist, num_kept, keeping)
+    images = kept_in_memory(splits.train, data, keeping, dist, num_kept)
     train_batches = _train_batches(config, data, images, dist)
     trainer = Trainer(
         config=config,
@@ -164,20 +166,34 @@ def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistConte
     return BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
 
 
-def _kept_in_memory(
-    data: DataConfig, source: ImageSource, dist: DistContext, num_kept: int, keeping: Keeping
+def kept_in_memory(
+    source: ImageSource, data: DataConfig, keeping: Keeping, dist: DistContext, num_kept: int = 0
 ) -> ImageSource:
-    """The training split, kept if it is to be; beside it each process keeps this many images of evaluation."""
-    if keeping.training != "memory":
+    """The training split, kept if it is to be; beside it each process keeps this many images of evaluation.
+
+    Raises:
+        DeviceError: data.cache=memory asks for it, and there is no room.
+    """
+    if keeping.training != "memory" or isinstance(source, CachedSource):
         return source
-    why_not = partial(LOGGER.info, "training images are decoded in each epoch: %s")
-    return cached(
-        source,
-        dist.share_object(uuid.uuid4().hex),
-        partial(dist.total, 0),
-        evaluation_bytes=dist.num_sharing_cores * num_kept * _prepared_bytes(data),
-        say_why_not=None if keeping.is_asked_for else why_not,
-    )
+    try:
+        return cached(
+            source,
+            keeping.decoded_bytes,
+            dist.share_object(uuid.uuid4().hex),
+            partial(dist.total, 0),
+            is_asked_for=keeping.is_asked_for,
+            evaluation_bytes=dist.num_sharing_cores * num_kept * _prepared_bytes(data),
+        )
+    except NoRoomError as reason:
+        if keeping.is_asked_for:
+            raise DeviceError(f"data.cache=memory: {reason}; use data.cache=none") from reason
+        LOGGER.info(
+            "training images are decoded in each epoch: %s (data.cache=memory keeps them if it can at all; "
+            "data.cache=none decodes JPEGs no larger than their crops need)",
+            reason,
+        )
+        return source
 
 
 def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:

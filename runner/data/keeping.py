@@ -13,6 +13,7 @@ from runner.schema.data import DataConfig
 
 _MOST_PREPARED_BYTES_UNASKED = 256 * 2**20
 _MOST_DECODED_BYTES_UNASKED = 2**30
+_NUM_PROBES = 64
 # So few headers tell that a set is far too large, without waiting for a slow file system.
 _NUM_FIRST_PROBES = 8
 _FAR_TOO_LARGE = 4
@@ -27,11 +28,14 @@ class Keeping:
     """Whether images of evaluation, after their transforms, are kept between two epochs."""
     is_asked_for: bool
     """Whether the config says so: then it is an error where there is no room."""
+    decoded_bytes: int = 0
+    """Of all training images, about, where they are kept in memory."""
 
     def applied_to(self, data: DataConfig) -> DataConfig:
         """The config with this for data.cache; training images that are kept in memory are decoded whole.
 
-        That is so whether or not this machine has room for them: pixels depend on the config and the images alone.
+        That is so whether or not this machine has room for them: on Linux pixels depend on the config and the images
+        alone.
         """
         reduction = {"jpeg_reduction": "none"} if self.training == "memory" else {}
         return data.model_copy(update={"cache": self.training, **reduction})
@@ -43,28 +47,28 @@ def decide_keeping(data: DataConfig, train: ImageSource, num_evaluation_images: 
     Raises:
         DeviceError: the machine can't read training images at this moment.
     """
+    if data.cache == "memory":
+        decoded = estimated_bytes(train, _NUM_PROBES)
+        return Keeping("none" if decoded is None else "memory", True, is_asked_for=True, decoded_bytes=decoded or 0)
     if data.cache != "auto":
         return Keeping(data.cache, data.cache != "none", is_asked_for=True)
-    return Keeping(_of_training(data, train), _are_small(data, num_evaluation_images), is_asked_for=False)
-
-
-def _of_training(data: DataConfig, train: ImageSource) -> Literal["none", "memory", "device"]:
+    is_small = _are_small(data, num_evaluation_images)
     match parted(data.train_transforms):
         case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if _are_small(data, len(train)):
-            return "device"
-        case _ if sys.platform == "linux" and _are_worth_keeping(train):
-            return "memory"
+            return Keeping("device", is_small, is_asked_for=False)
+        case _ if sys.platform == "linux" and (decoded := _bytes_worth_keeping(train)) is not None:
+            return Keeping("memory", is_small, is_asked_for=False, decoded_bytes=decoded)
         case _:
-            return "none"
+            return Keeping("none", is_small, is_asked_for=False)
 
 
 def _are_small(data: DataConfig, num_images: int) -> bool:
     return num_images * data.image_size**2 * 3 <= _MOST_PREPARED_BYTES_UNASKED
 
 
-def _are_worth_keeping(train: ImageSource) -> bool:
+def _bytes_worth_keeping(train: ImageSource) -> int | None:
     roughly = estimated_bytes(train, _NUM_FIRST_PROBES)
     if roughly is None or roughly > _FAR_TOO_LARGE * _MOST_DECODED_BYTES_UNASKED:
-        return False
-    decoded = estimated_bytes(train)
-    return decoded is not None and decoded <= _MOST_DECODED_BYTES_UNASKED
+        return None
+    decoded = estimated_bytes(train, _NUM_PROBES)
+    return decoded if decoded is not None and decoded <= _MOST_DECODED_BYTES_UNASKED else None

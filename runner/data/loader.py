@@ -359,6 +359,7 @@ def _without_advice() -> Iterator[None]:
     with warnings.catch_warnings():
         # More processes than cores are the user's own choice, which may be right where reading is slow.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock.
+        # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock
+        # at that moment: kept images are locked by the thread that forks, and by those that it waits for.
         warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
         yield

@@ -3,26 +3,61 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
+class _Bound(NamedTuple):
+    """Of the machine, a container or a job; in bytes."""
+
+    total: int
+    available: int
+
+
 def available_memory() -> int | None:
-    """Bytes of main memory that this process and its like may use: the machine's, or less in a container or a job.
+    """Bytes of main memory that this process and its like may still take: the machine's, or less in a container or job.
 
     None where the system does not say (macOS).
     """
-    limits = []
+    return min((bound.available for bound in _bounds()), default=None)
+
+
+def free_share_of_memory() -> float | None:
+    """The part of main memory that is free, in [0, 1]: of the machine, or of the container or job where it is less."""
+    return min((bound.available / bound.total for bound in _bounds() if bound.total), default=None)
+
+
+def _bounds() -> list[_Bound]:
+    bounds = []
     info = Path("/proc/meminfo")
     if info.is_file():
         fields = dict(line.split(":", 1) for line in info.read_text().splitlines())
-        limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
+        total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        bounds.append(_Bound(total, available))
     for folder in _own_control_groups():
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            file = folder / name
-            if file.is_file() and (text := file.read_text().strip()).isdecimal():
-                limits.append(int(text))
-    return min(limits, default=None)
+        # Version 2, then version 1.
+        for most, used, cached in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit = _number_in(folder / most)
+            if limit is not None:
+                taken = (_number_in(folder / used) or 0) - _statistic(folder / "memory.stat", cached)
+                bounds.append(_Bound(limit, max(limit - max(taken, 0), 0)))
+    return bounds
+
+
+def _number_in(file: Path) -> int | None:
+    """None where there is no such file, or no limit."""
+    text = file.read_text().strip() if file.is_file() else ""
+    return int(text) if text.isdecimal() else None
+
+
+def _statistic(file: Path, name: str) -> int:
+    """What files read take, which the system gives back when it is needed."""
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
 
 
 def _own_control_groups() -> list[Path]:

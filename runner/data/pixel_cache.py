@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
-import sys
-import tempfile
+import platform
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,21 +14,16 @@ from threading import Lock
 
 import numpy as np
 
-from runner.data.memory import available_memory
+from runner.data.room import NoRoomError, folder_unasked, folder_with_room, leaves_enough
 from runner.data.source import ImageSource, Labels
 from runner.data.stored import DecodedImage, Pixels, StoredImage
-from runner.errors import DeviceError, InvalidDatasetError
+from runner.errors import InvalidDatasetError
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
-# Of what is free: others need some too.
-_USABLE = 0.8
-# The same where nobody asked for it: eight trials of a sweep may start at once.
-_USABLE_UNASKED = 1 / 8
 # Sizes are estimated from a few images.
 _SPARE = 1.25
-_GIB = 2**30
-# A lock of a file is held by a whole process, whose threads decode side by side.
-_THREADS = Lock()
+_BYTES_BETWEEN_LOOKS = 16 * 2**20
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class PixelCache:
@@ -39,21 +33,28 @@ class PixelCache:
     inherit the map; training processes open the file by its name, which is removed when all have.
     """
 
-    def __init__(self, file: Path, num_images: int, capacity: int) -> None:
+    def __init__(self, file: Path, num_images: int, capacity: int, *, is_modest: bool = False) -> None:
         """Open the file, or make it.
 
         Args:
             file: on this machine, the same for all processes that are to share.
             num_images: of the split.
-            capacity: bytes of pixels at most; taken as they are needed.
+            capacity: bytes of pixels at most, the same in all processes; taken as they are needed.
+            is_modest: take no more than leaves others enough; see :func:`runner.data.room.leaves_enough`.
 
         Raises:
             OSError: it can't be made, or not so large.
         """
         self._first_byte = -(-(num_images + 1) * 3 * 8 // _PAGE) * _PAGE
         self._capacity = capacity
+        self._is_modest = is_modest
+        # A lock of a file is held by a whole process, whose threads decode side by side.
+        self._threads = Lock()
+        self._is_seen = np.zeros(num_images, dtype=bool)
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with _locked(self._descriptor):
+        # The memory is held as long as the file is open, whatever becomes of the map.
+        weakref.finalize(self, os.close, self._descriptor)
+        with self._locked():
             os.ftruncate(self._descriptor, self._first_byte + capacity)
             # A page that can't be had must be an error here, not a crash at some store.
             os.posix_fallocate(self._descriptor, 0, self._first_byte)
@@ -62,16 +63,15 @@ class PixelCache:
         self._bytes = np.frombuffer(content, np.uint8, capacity, self._first_byte)
         self._used = self._rows[num_images]  # bytes taken; whether an image found no room
 
-    @property
-    def has_run_out(self) -> bool:
-        """Whether an image found no room any more."""
-        return bool(self._used[1])
-
     def get(self, image: int) -> Pixels | None:
         """The pixels of this image, not a copy; None where they are not there."""
-        start, height, width = self._rows[image].tolist()
-        if not start:
+        if not self._rows[image, 0]:
             return None
+        if not self._is_seen[image]:
+            # Another process may have written it. On ARM its row may be seen before its pixels, but not behind a lock.
+            with self._locked():
+                self._is_seen[image] = True
+        start, height, width = self._rows[image].tolist()
         pixels: Pixels = self._bytes[start - 1 : start - 1 + height * width * 3].reshape(height, width, 3)
         return pixels
 
@@ -81,13 +81,12 @@ class PixelCache:
         if start is None:
             return
         self._bytes[start : start + pixels.size] = pixels.reshape(-1)
-        # The lock is also what keeps a processor from showing the row before the pixels.
-        with _locked(self._descriptor):
+        with self._locked():
             self._rows[image, 1:] = pixels.shape[:2]
             self._rows[image, 0] = start + 1
 
     def _take(self, num_bytes: int) -> int | None:
-        with _locked(self._descriptor):
+        with self._locked():
             start = int(self._used[0])
             if self._used[1] or start + num_bytes > self._capacity or not self._is_to_be_had(start, num_bytes):
                 self._used[1] = 1
@@ -96,11 +95,25 @@ class PixelCache:
             return start
 
     def _is_to_be_had(self, start: int, num_bytes: int) -> bool:
+        is_time_to_look = start // _BYTES_BETWEEN_LOOKS != (start + num_bytes) // _BYTES_BETWEEN_LOOKS
+        if self._is_modest and is_time_to_look and not leaves_enough(self._descriptor):
+            return False
         try:
             os.posix_fallocate(self._descriptor, self._first_byte + start, num_bytes)
         except OSError:
             return False
         return True
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        import fcntl  # noqa: PLC0415 - Windows has none, and never comes here
+
+        with self._threads:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
 
 @dataclass(frozen=True)
@@ -129,9 +142,8 @@ class CachedSource:
         """Its pixels, from memory where they are there; not to be written to."""
         return self.open(image).pixels()
 
-    def bytes_once_decoded(self, image: int) -> int | None:
-        """As the other source says."""
-        return self.source.bytes_once_decoded(image)
+    def bytes_once_decoded(self, image: int) -> None:
+        """They are in memory, or will be."""
 
     def describe(self, image: int) -> str:
         """As the other source describes it."""
@@ -163,48 +175,45 @@ class _NotYetKept:
 
 def cached(
     source: ImageSource,
+    decoded_bytes: int,
     name: str,
     wait_for_all: Callable[[], object],
     *,
+    is_asked_for: bool,
     evaluation_bytes: int = 0,
-    say_why_not: Callable[[str], object] | None = None,
-) -> ImageSource:
-    """Keep the images of a source in memory that the processes of this machine share, unless they are in memory.
+) -> CachedSource:
+    """Keep the images of a source in memory that the processes of this machine share.
 
     Args:
         source: of the training split.
+        decoded_bytes: of all its images, about; the same in all processes.
         name: that no other run has; the same in all processes of this one.
         wait_for_all: returns when all processes have called it; each calls it once.
+        is_asked_for: if not, they are kept only where they are a small part of what is free, and as long as they are.
         evaluation_bytes: that the processes of this machine will take for the images of evaluation.
-        say_why_not: given where nobody asked for it. Is then called with the reason in place of an error, and also
-            where they take more than an eighth of the free memory.
 
     Raises:
-        DeviceError: they don't fit into memory or on the disk, or the system can't do it.
+        NoRoomError: they don't fit, or the system can't do it.
     """
-    decoded = estimated_bytes(source)
-    if decoded is None:
-        return source
-    needed = int(decoded * _SPARE) + _PAGE
-    file, cache = None, None
+    needed = int(decoded_bytes * _SPARE) + _PAGE
+    file = None
     try:
-        if say_why_not is not None:
-            _refuse_large_share(needed)
-        file = _folder_for(needed, evaluation_bytes) / f"runner-{name}.pixels"
-        cache = _made(file, len(source), needed)
-    except DeviceError as error:
-        if say_why_not is None:
-            raise
-        say_why_not(str(error))
-    wait_for_all()
-    if file is not None:
-        # From here on the memory is free when the last process ends, however it ends.
-        file.unlink(missing_ok=True)
-    return source if cache is None else CachedSource(source, cache)
+        folder = folder_with_room(needed, evaluation_bytes) if is_asked_for else folder_unasked(needed)
+        # A folder may be shared by machines, but memory is not.
+        file = folder / f"runner-{name}-{_machine()}.pixels"
+        cache = PixelCache(file, len(source), needed, is_modest=not is_asked_for)
+    except OSError as error:
+        raise NoRoomError(f"{file}: {error.strerror}") from error
+    finally:
+        wait_for_all()
+        if file is not None:
+            # From here on the memory is free when the last process ends, however it ends.
+            file.unlink(missing_ok=True)
+    return CachedSource(source, cache)
 
 
-def estimated_bytes(source: ImageSource, num_probes: int = 64) -> int | None:
-    """Bytes of all images decoded, by the headers of a few; None if they are in memory already.
+def estimated_bytes(source: ImageSource, num_probes: int) -> int | None:
+    """Bytes of all images decoded, by the headers of so many; None if they are in memory already.
 
     Raises:
         DeviceError: the machine can't read them at this moment.
@@ -221,52 +230,6 @@ def estimated_bytes(source: ImageSource, num_probes: int = 64) -> int | None:
     return int(np.mean(sizes or [0]) * len(source))
 
 
-def _made(file: Path, num_images: int, capacity: int) -> PixelCache:
-    if sys.platform != "linux":
-        raise DeviceError("data.cache=memory: only Linux can share memory in this way; use data.cache=none")
-    try:
-        return PixelCache(file, num_images, capacity)
-    except OSError as error:
-        raise DeviceError(f"data.cache=memory: {file}: {error.strerror}; use data.cache=none") from error
-
-
-def _refuse_large_share(needed: int) -> None:
-    memory = available_memory()
-    if memory is not None and needed > memory * _USABLE_UNASKED:
-        raise DeviceError(
-            f"decoded they take up to {needed / _GIB:,.1f} GiB, more than an eighth of the free memory "
-            f"({memory / _GIB:,.1f} GiB); data.cache=memory keeps them all the same"
-        )
-
-
-def _folder_for(needed: int, evaluation_bytes: int) -> Path:
-    """A folder in memory, or else one on the disk, whose files the system keeps in memory as far as there is room."""
-    memory, shared, temporary = available_memory(), Path("/dev/shm"), Path(tempfile.gettempdir())
-    if memory is not None and evaluation_bytes > memory * _USABLE:
-        raise DeviceError(
-            f"data.cache=memory: the images of evaluation take {evaluation_bytes / _GIB:,.1f} GiB after their "
-            f"transforms, and only {memory / _GIB:,.1f} GiB of memory are free; use data.cache=none"
-        )
-    fits_memory = memory is None or needed + evaluation_bytes < memory * _USABLE
-    if fits_memory and shared.is_dir() and needed < shutil.disk_usage(shared).free * _USABLE:
-        return shared
-    free = shutil.disk_usage(temporary).free
-    if needed < free * _USABLE:
-        return temporary
-    raise DeviceError(
-        f"data.cache=memory: the decoded training images need about {needed / _GIB:,.1f} GiB, but there is not so much "
-        f"free memory{'' if memory is None else f' ({memory / _GIB:,.1f} GiB)'}, and {temporary} has "
-        f"{free / _GIB:,.1f} GiB free; use data.cache=none"
-    )
-
-
-@contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    import fcntl  # noqa: PLC0415 - Windows has none, and never comes here
-
-    with _THREADS:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(descriptor, fcntl.LOCK_UN)
+def _machine() -> str:
+    """Of this machine since it was started, containers on it included."""
+    return _BOOT.read_text().strip() if _BOOT.is_file() else platform.node()

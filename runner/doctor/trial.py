@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from runner.allocator import freed_memory_kept
-from runner.assemble import Assembled, assemble
+from runner.assemble import Assembled, assemble, kept_in_memory
 from runner.checkpoint import CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
 from runner.data.keeping import decide_keeping
@@ -117,7 +117,7 @@ def load_briefly(bench: Bench, num_steps: int) -> float:
         num_batches = num_steps * bench.config.trainer.accumulate_steps
         # What loader processes have made while they started up does not count, nor an epoch in which images are decoded
         # that are kept from then on.
-        num_first = 1 + 2 * batches.workers + (num_batches if isinstance(batches.source, CachedSource) else 0)
+        num_first = 1 + 2 * batches.workers + (num_batches if _is_kept(batches.source) else 0)
         with closing(batches.stream(0, 0, 2 + num_first // num_batches)) as stream:
             for _ in islice(stream, num_first):
                 pass
@@ -157,28 +157,27 @@ def _assembled(
 ) -> Assembled:
     set_determinism(deterministic=bench.config.trainer.deterministic)
     num_images = num_steps * bench.step_images
-    splits = replace(
-        bench.splits,
-        train=_spread(bench.splits.train, num_images),
-        val=_spread(bench.splits.val, num_images),
-    )
     dist = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=bench.num_processes, device=bench.device)
+    # Of the whole splits, of which a trial uses a few images: as the run will do it.
+    keeping = decide_keeping(bench.config.data, bench.splits.train, len(bench.splits.val))
+    data = keeping.applied_to(bench.config.data)
+    num_kept = -(-len(bench.splits.val) // bench.num_processes) if keeping.evaluation else 0
+    train = kept_in_memory(bench.splits.train, data, keeping, dist, num_kept)
+    splits = replace(bench.splits, train=_spread(train, num_images), val=_spread(bench.splits.val, num_images))
     return assemble(
-        _shortened(bench, num_steps),
+        _shortened(bench.config.model_copy(update={"data": data}), num_steps),
         splits,
         writer,
         dist=dist,
         precision=bench.precision,
         stop=stop,
         recorder=listener,
-        # Of the whole splits: the few images of a trial would always be kept.
-        keeping=decide_keeping(bench.config.data, bench.splits.train, len(bench.splits.val)),
+        keeping=replace(keeping, training="none") if keeping.training == "memory" else keeping,
     )
 
 
-def _shortened(bench: Bench, num_steps: int) -> Config:
+def _shortened(config: Config, num_steps: int) -> Config:
     """The config of a trial: each epoch is as long as its images last, and reports once, when the device is done."""
-    config = bench.config
     short = {
         "epochs": max(config.trainer.epochs, _NUM_EPOCHS),
         "max_steps": _NUM_EPOCHS * num_steps,
@@ -196,6 +195,10 @@ def _shortened(bench: Bench, num_steps: int) -> Config:
             "data": config.data.model_copy(update={"last_batch": "drop"}),
         }
     )
+
+
+def _is_kept(source: ImageSource) -> bool:
+    return isinstance(source, Subset) and isinstance(source.source, CachedSource)
 
 
 def _spread(source: ImageSource, num_images: int) -> Subset:

@@ -57,15 +57,15 @@ class _Data(Section):
     jpeg_reduction: Literal["auto", "none"]
     """Where data.train_transforms begin with random_resized_crop: auto decodes a JPEG at 1/2, 1/4 or 1/8 of its size as
     long as the crop still has twice as many pixels along each side as it is resized to; none decodes all pixels. At
-    evaluation all pixels are decoded, and in training where data.cache keeps the files."""
+    evaluation all pixels are decoded, and in training of sets that data.cache is to keep."""
     cache: Literal["auto", "none", "memory", "device"]
     """Images that are kept once they are decoded. memory: in memory that all processes of a machine share; all pixels
     are decoded, as with jpeg_reduction none. device: in each process's GPU (or its memory, without one), where crops
     and flips are drawn for a whole batch at once: for small images; it takes train_transforms of fixed transforms, then
     random_crop and flips. Both keep the images of evaluation as they are after their transforms. auto keeps small sets,
     where it changes no pixel of a whole decoding: the images of evaluation, and those of training where nothing about
-    them is random (on the device), up to 256 MiB each; other files of training, in memory, up to 1 GiB and an eighth of
-    what is free."""
+    them is random (on the device), up to 256 MiB each; on Linux other files of training, up to 1 GiB, in memory as far
+    as it is free."""
     exclude: str | None
     """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
     one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""

@@ -69,11 +69,12 @@ def test_auto_keeps_small_sets(
 
 
 @pytest.mark.parametrize("asked", ["none", "memory", "device"])
-def test_what_is_asked_for_is_not_looked_at(data_config: Callable[..., DataConfig], asked: str) -> None:
+def test_what_is_asked_for_is_done(data_config: Callable[..., DataConfig], asked: str) -> None:
     source = Files(1000, 1024)
     decided = decide_keeping(data_config("folder", cache=asked), source, 10**9)
     assert (decided.training, decided.evaluation, decided.is_asked_for) == (asked, asked != "none", True)
-    assert source.num_looked_at == 0
+    assert source.num_looked_at == (64 if asked == "memory" else 0)
+    assert decided.decoded_bytes == (1000 * 1024 if asked == "memory" else 0)
 
 
 def test_far_too_large_a_set_costs_a_few_looks(data_config: Callable[..., DataConfig]) -> None:
@@ -92,6 +93,8 @@ def test_images_in_memory_are_not_kept_once_more(data_config: Callable[..., Data
     data = data_config("folder", cache="auto", train_transforms=[RESIZED_CROP])
     source = SyntheticSource(np.zeros((1, 8, 8, 3), np.uint8), np.zeros(100, np.int64))
     assert decide_keeping(data, source, 0).training == "none"
+    asked = decide_keeping(data.model_copy(update={"cache": "memory"}), source, 0)
+    assert (asked.training, asked.evaluation) == ("none", True)
 
 
 def test_other_systems_decode_each_time(
