@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from runner.data.keeping import Keeping, decide_keeping
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.on_device import DeviceImages, load_onto, refuse_too_many
 from runner.data.pixel_cache import CachedSource, cached
-from runner.data.room import NoRoomError
+from runner.data.room import NoRoomError, shown_bytes
 from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.data.transforms import (
@@ -167,7 +167,13 @@ def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistConte
 
 
 def kept_in_memory(
-    source: ImageSource, data: DataConfig, keeping: Keeping, dist: DistContext, num_kept: int = 0
+    source: ImageSource,
+    data: DataConfig,
+    keeping: Keeping,
+    dist: DistContext,
+    num_kept: int,
+    *,
+    say: Callable[[str], object] = LOGGER.info,
 ) -> ImageSource:
     """The training split, kept if it is to be; beside it each process keeps this many images of evaluation.
 
@@ -177,7 +183,7 @@ def kept_in_memory(
     if keeping.training != "memory" or isinstance(source, CachedSource):
         return source
     try:
-        return cached(
+        kept = cached(
             source,
             keeping.decoded_bytes,
             dist.share_object(uuid.uuid4().hex),
@@ -188,12 +194,13 @@ def kept_in_memory(
     except NoRoomError as reason:
         if keeping.is_asked_for:
             raise DeviceError(f"data.cache=memory: {reason}; use data.cache=none") from reason
-        LOGGER.info(
-            "training images are decoded in each epoch: %s (data.cache=memory keeps them if it can at all; "
-            "data.cache=none decodes JPEGs no larger than their crops need)",
-            reason,
+        say(
+            f"cache       training images are decoded in each epoch: {reason} (data.cache=memory keeps them if it can; "
+            "data.cache=none decodes JPEGs no larger than their crops need)"
         )
         return source
+    say(f"cache       training images stay in memory once they are decoded: about {shown_bytes(keeping.decoded_bytes)}")
+    return kept
 
 
 def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:

@@ -40,8 +40,8 @@ def folder_with_room(needed: int, evaluation_bytes: int) -> Path:
     memory, temporary = available_memory(), Path(tempfile.gettempdir())
     if memory is not None and evaluation_bytes > memory * _USABLE:
         raise NoRoomError(
-            f"the images of evaluation take {shown(evaluation_bytes)} after their transforms, and only {shown(memory)} "
-            "of memory are free"
+            f"the images of evaluation take {shown_bytes(evaluation_bytes)} after their transforms, and only "
+            f"{shown_bytes(memory)} of memory are free"
         )
     fits_memory = memory is None or needed + evaluation_bytes < memory * _USABLE
     shared = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else 0
@@ -50,10 +50,10 @@ def folder_with_room(needed: int, evaluation_bytes: int) -> Path:
     on_disk = shutil.disk_usage(temporary).free
     if needed < on_disk * _USABLE:
         return temporary
-    of_memory = "" if memory is None else f"{shown(memory)} of memory, "
+    of_memory = "" if memory is None else f"{shown_bytes(memory)} of memory, "
     raise NoRoomError(
-        f"the decoded training images need about {shown(needed)}; free are {of_memory}{shown(shared)} in {_SHARED} and "
-        f"{shown(on_disk)} in {temporary}"
+        f"the decoded training images need about {shown_bytes(needed)}; free are {of_memory}{shown_bytes(shared)} in "
+        f"{_SHARED} and {shown_bytes(on_disk)} in {temporary}"
     )
 
 
@@ -67,13 +67,14 @@ def folder_unasked(needed: int) -> Path:
     memory = available_memory()
     if memory is not None and needed > memory * _USABLE_OF_MEMORY_UNASKED:
         raise NoRoomError(
-            f"decoded they take up to {shown(needed)}, more than an eighth of the free memory ({shown(memory)})"
+            f"decoded they take up to {shown_bytes(needed)}, more than an eighth of the free memory "
+            f"({shown_bytes(memory)})"
         )
     shared = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else 0
     if needed > shared * _USABLE_OF_SHARED_UNASKED:
         raise NoRoomError(
-            f"decoded they take up to {shown(needed)}, more than a quarter of what is free in {_SHARED} "
-            f"({shown(shared)})"
+            f"decoded they take up to {shown_bytes(needed)}, more than a quarter of what is free in {_SHARED} "
+            f"({shown_bytes(shared)})"
         )
     return _SHARED
 
@@ -85,7 +86,7 @@ def leaves_enough(descriptor: int) -> bool:
     return file_system.f_bavail >= file_system.f_blocks * _SHARED_LEFT and (share is None or share >= _MEMORY_LEFT)
 
 
-def shown(num_bytes: float) -> str:
+def shown_bytes(num_bytes: float) -> str:
     """Bytes for people."""
     return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.0f} MiB"
 

@@ -162,7 +162,7 @@ def _assembled(
     keeping = decide_keeping(bench.config.data, bench.splits.train, len(bench.splits.val))
     data = keeping.applied_to(bench.config.data)
     num_kept = -(-len(bench.splits.val) // bench.num_processes) if keeping.evaluation else 0
-    train = kept_in_memory(bench.splits.train, data, keeping, dist, num_kept)
+    train = kept_in_memory(bench.splits.train, data, keeping, dist, num_kept, say=lambda _: None)
     splits = replace(bench.splits, train=_spread(train, num_images), val=_spread(bench.splits.val, num_images))
     return assemble(
         _shortened(bench.config.model_copy(update={"data": data}), num_steps),

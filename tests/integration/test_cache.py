@@ -136,3 +136,25 @@ def test_crops_are_reduced_in_training_only(
         asked.clear()
         train("trainer.epochs=1", "data.cache=none", whole)
         assert set(asked) == {1}
+
+
+@pytest.mark.parametrize(
+    ("free", "told"),
+    [(None, "stay in memory once they are decoded: about 3 MiB"), (1000, "more than an eighth of the free memory")],
+)
+def test_what_becomes_of_the_images_is_said_and_changes_no_pixel(
+    train: Callable[..., Path],
+    photos: Path,
+    write_image: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    free: int | None,
+    told: str,
+) -> None:
+    for png in photos.rglob("*.png"):
+        write_image(png.with_suffix(".jpg"), seed=1, size=(300, 200))
+        png.unlink()
+    monkeypatch.setattr("runner.data.room.available_memory", lambda: free)
+    run_dir = train()
+    assert told in (run_dir / "logs" / "rank_0.log").read_text()
+    assert_same(run_dir, train("data.cache=none", "data.jpeg_reduction=none"))
