@@ -24,7 +24,7 @@ from runner.data.fingerprint import fingerprint
 from runner.data.keeping import Keeping, decide_keeping
 from runner.data.loader import EvalBatches, TrainBatches
 from runner.data.on_device import DeviceImages, load_onto, refuse_too_many
-from runner.data.pixel_cache import CachedSource, cached
+from runner.data.pixel_cache import cached
 from runner.data.room import NoRoomError, shown_bytes
 from runner.data.source import ImageSource
 from runner.data.splits import Splits
@@ -180,7 +180,7 @@ def kept_in_memory(
     Raises:
         DeviceError: data.cache=memory asks for it, and there is no room.
     """
-    if keeping.training != "memory" or isinstance(source, CachedSource):
+    if keeping.training != "memory":
         return source
     try:
         kept = cached(
