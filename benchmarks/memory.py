@@ -68,9 +68,9 @@ def main() -> None:
     print(f"memory over {epochs} epochs of {num_files:,} files", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = make_photographs(Path(name) / "data", num_train=num_files, num_val=100, width=40, height=40)
-        sides = []
+        sides: list[side_by_side.Side] = []
         for side, more in SIDES.items():
-            outputs = Path(name) / side
+            outputs = Path(name) / f"outputs-{len(sides)}"
             command = [
                 sys.executable, "-m", "runner", "model=torchvision", "model.name=shufflenet_v2_x0_5", "data=folder",
                 f"data.root={folder}", "data.image_size=32", "data.batch_size=200", "data.workers=4",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,12 +39,12 @@ def _bounds() -> list[_Bound]:
     for folder in _own_control_groups():
         # Version 2, then version 1.
         for most, used, cached in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            ("memory.max", "memory.current", ("inactive_file", "active_file")),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
         ):
             limit = _number_in(folder / most)
             if limit is not None:
-                taken = (_number_in(folder / used) or 0) - _statistic(folder / "memory.stat", cached)
+                taken = (_number_in(folder / used) or 0) - _sum_of(folder / "memory.stat", cached)
                 bounds.append(_Bound(limit, max(limit - max(taken, 0), 0)))
     return bounds
 
@@ -54,10 +55,10 @@ def _number_in(file: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _statistic(file: Path, name: str) -> int:
-    """What files read take, which the system gives back when it is needed."""
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
+def _sum_of(file: Path, names: Sequence[str]) -> int:
+    """What files that were read take: the system gives it back when it is needed, but not what /dev/shm takes."""
+    rows = [line.split() for line in file.read_text().splitlines()] if file.is_file() else []
+    return sum(int(value) for name, value in rows if name in names)
 
 
 def _own_control_groups() -> list[Path]:

@@ -76,7 +76,9 @@ class PixelCache:
         return pixels
 
     def put(self, image: int, pixels: Pixels) -> None:
-        """Keep the pixels of this image, unless there is no room; shape (height, width, 3)."""
+        """Keep the pixels of this image, unless they are there or there is no room; shape (height, width, 3)."""
+        if self._rows[image, 0]:
+            return
         start = self._take(pixels.size)
         if start is None:
             return
@@ -96,9 +98,9 @@ class PixelCache:
 
     def _is_to_be_had(self, start: int, num_bytes: int) -> bool:
         is_time_to_look = start // _BYTES_BETWEEN_LOOKS != (start + num_bytes) // _BYTES_BETWEEN_LOOKS
-        if self._is_modest and is_time_to_look and not leaves_enough(self._descriptor):
-            return False
         try:
+            if self._is_modest and is_time_to_look and not leaves_enough(self._descriptor):
+                return False
             os.posix_fallocate(self._descriptor, self._first_byte + start, num_bytes)
         except OSError:
             return False
@@ -205,10 +207,12 @@ def cached(
     except OSError as error:
         raise NoRoomError(f"{file}: {error.strerror}") from error
     finally:
-        wait_for_all()
-        if file is not None:
-            # From here on the memory is free when the last process ends, however it ends.
-            file.unlink(missing_ok=True)
+        try:
+            wait_for_all()
+        finally:
+            if file is not None:
+                # From here on the memory is free when the last process ends, however it ends.
+                file.unlink(missing_ok=True)
     return CachedSource(source, cache)
 
 

@@ -149,6 +149,13 @@ def test_full(tmp_path: Path) -> None:
     assert cache.get(1) is None
 
 
+def test_an_image_that_is_there_takes_no_room_again(tmp_path: Path) -> None:
+    cache = PixelCache(tmp_path / "x.pixels", 3, 20)
+    for image in (0, 0, 0, 1):
+        cache.put(image, np.ones((1, 3, 3), dtype=np.uint8))
+    assert cache.get(1) is not None
+
+
 def test_a_bad_image_is_bad_each_time() -> None:
     images = kept(Counted(bad=2))
     for _ in range(2):
@@ -199,9 +206,18 @@ def test_a_file_that_can_not_be_made_is_no_reason_to_leave_the_others_waiting(
     assert open_pixels() == before
 
 
-def test_who_is_modest_stops_where_others_need_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = iter([True, False])
-    monkeypatch.setattr(pixel_cache, "leaves_enough", lambda _: next(looks))
+@pytest.mark.parametrize("answer", [False, OSError("lxcfs is gone")])
+def test_who_is_modest_stops_where_others_need_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool | OSError
+) -> None:
+    looks = iter([True, answer])
+
+    def look(_: int) -> bool:
+        if isinstance(seen := next(looks), OSError):
+            raise seen
+        return seen
+
+    monkeypatch.setattr(pixel_cache, "leaves_enough", look)
     monkeypatch.setattr(pixel_cache, "_BYTES_BETWEEN_LOOKS", 30)
     cache = PixelCache(tmp_path / "x.pixels", 6, 1000, is_modest=True)
     for image in range(6):  # of 12 bytes each: the first look is at 24 to 36, the next one at 48 to 60

@@ -87,7 +87,7 @@ def test_memory_is_that_of_the_machine_or_of_a_container(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("1000000\n")
     assert available_memory() == 1_000_000
     (tmp_path / "memory.current").write_text("700000\n")
-    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 100000\n")
+    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 40000\nactive_file 60000\nshmem 1\n")
     assert available_memory() == 400_000
     assert memory.free_share_of_memory() == 0.4
     (tmp_path / "memory.current").write_text("2000000\n")
@@ -100,5 +100,5 @@ def test_memory_of_older_containers(monkeypatch, tmp_path):
     folder.mkdir()
     (folder / "memory.limit_in_bytes").write_text("1000000\n")
     (folder / "memory.usage_in_bytes").write_text("300000\n")
-    (folder / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 100000\n")
+    (folder / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 30000\ntotal_active_file 70000\n")
     assert available_memory() == 800_000
