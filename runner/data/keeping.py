@@ -6,9 +6,11 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from runner.data.batched import BatchedTransforms, parted
-from runner.data.pixel_cache import estimated_bytes
 from runner.data.source import ImageSource
+from runner.errors import InvalidDatasetError
 from runner.schema.data import DataConfig
 
 _MOST_PREPARED_BYTES_UNASKED = 256 * 2**20
@@ -48,7 +50,7 @@ def decide_keeping(data: DataConfig, train: ImageSource, num_evaluation_images: 
         DeviceError: the machine can't read training images at this moment.
     """
     if data.cache == "memory":
-        decoded = estimated_bytes(train, _NUM_PROBES)
+        decoded = _estimated_bytes(train, _NUM_PROBES)
         return Keeping("none" if decoded is None else "memory", True, is_asked_for=True, decoded_bytes=decoded or 0)
     if data.cache != "auto":
         return Keeping(data.cache, data.cache != "none", is_asked_for=True)
@@ -67,8 +69,22 @@ def _are_small(data: DataConfig, num_images: int) -> bool:
 
 
 def _bytes_worth_keeping(train: ImageSource) -> int | None:
-    roughly = estimated_bytes(train, _NUM_FIRST_PROBES)
+    roughly = _estimated_bytes(train, _NUM_FIRST_PROBES)
     if roughly is None or roughly > _FAR_TOO_LARGE * _MOST_DECODED_BYTES_UNASKED:
         return None
-    decoded = estimated_bytes(train, _NUM_PROBES)
+    decoded = _estimated_bytes(train, _NUM_PROBES)
     return decoded if decoded is not None and decoded <= _MOST_DECODED_BYTES_UNASKED else None
+
+
+def _estimated_bytes(source: ImageSource, num_probes: int) -> int | None:
+    """Bytes of all images decoded, by the headers of so many; None if they are in memory already."""
+    sizes = []
+    for image in np.linspace(0, len(source) - 1, min(num_probes, len(source)), dtype=np.int64).tolist():
+        try:
+            size = source.bytes_once_decoded(image)
+        except InvalidDatasetError:
+            continue
+        if size is None:
+            return None
+        sizes.append(size)
+    return int(np.mean(sizes or [0]) * len(source))

@@ -17,7 +17,6 @@ import numpy as np
 from runner.data.room import NoRoomError, folder_unasked, folder_with_room, leaves_enough
 from runner.data.source import ImageSource, Labels
 from runner.data.stored import DecodedImage, Pixels, StoredImage
-from runner.errors import InvalidDatasetError
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 # Sizes are estimated from a few images.
@@ -214,24 +213,6 @@ def cached(
                 # From here on the memory is free when the last process ends, however it ends.
                 file.unlink(missing_ok=True)
     return CachedSource(source, cache)
-
-
-def estimated_bytes(source: ImageSource, num_probes: int) -> int | None:
-    """Bytes of all images decoded, by the headers of so many; None if they are in memory already.
-
-    Raises:
-        DeviceError: the machine can't read them at this moment.
-    """
-    sizes = []
-    for image in np.linspace(0, len(source) - 1, min(num_probes, len(source)), dtype=np.int64).tolist():
-        try:
-            size = source.bytes_once_decoded(image)
-        except InvalidDatasetError:
-            continue
-        if size is None:
-            return None
-        sizes.append(size)
-    return int(np.mean(sizes or [0]) * len(source))
 
 
 def _machine() -> str:
