@@ -187,7 +187,7 @@ def main() -> None:
     if peers:
         best_wall = min(peer.median("wall_seconds") for peer in peers)
         best_rate = max(peer.median("images_per_second") for peer in peers)
-        for name, ending in ((OURS, ""), (DECODING, "_decoding")):
+        for name, ending in ((OURS, "_kept"), (DECODING, "")):
             ratios[f"wall_to_best_peer{ending}"] = measured[name].median("wall_seconds") / best_wall
             ratios[f"rate_to_best_peer{ending}"] = measured[name].median("images_per_second") / best_rate
     side_by_side.record(
