@@ -71,9 +71,9 @@ class DistContext:
 
     def begin_total(self, number: int) -> Callable[[], int]:
         """Begin a :meth:`total`, which goes on beside what follows; what is returned waits for it and gives the sum."""
-        whole = torch.tensor(number)
         if self.world_size == 1:
             return lambda: number
+        whole = torch.tensor(number)
         exchange = torch.distributed.all_reduce(whole, group=self.control, async_op=True)
 
         def wait() -> int:
