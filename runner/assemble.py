@@ -23,9 +23,10 @@ from runner.data.batched import BatchedTransforms, parted
 from runner.data.fingerprint import fingerprint
 from runner.data.keeping import Keeping, decide_keeping
 from runner.data.loader import EvalBatches, TrainBatches
+from runner.data.memory import shown_bytes
 from runner.data.on_device import DeviceImages, load_onto, refuse_too_many
 from runner.data.pixel_cache import cached
-from runner.data.room import NoRoomError, shown_bytes
+from runner.data.room import NoRoomError
 from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.data.transforms import (

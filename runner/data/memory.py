@@ -29,6 +29,11 @@ def free_share_of_memory() -> float | None:
     return min((bound.available / bound.total for bound in _bounds() if bound.total), default=None)
 
 
+def shown_bytes(num_bytes: float) -> str:
+    """Bytes for people."""
+    return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.0f} MiB"
+
+
 def _bounds() -> list[_Bound]:
     bounds = []
     info = Path("/proc/meminfo")

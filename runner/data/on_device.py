@@ -12,13 +12,12 @@ from torchvision.transforms.v2 import functional
 
 from runner.data.batch import BadImage, Batch, Request
 from runner.data.batched import BatchedTransforms
-from runner.data.memory import available_memory
+from runner.data.memory import available_memory, shown_bytes
 from runner.data.source import Labels
 from runner.errors import DeviceError
 from runner.keyed_random import words_of
 from runner.schema.transforms import RandomCrop
 
-_GIB = 2**30
 # The model needs room as well.
 _USABLE = 0.5
 
@@ -169,6 +168,6 @@ def refuse_too_many(device: torch.device, what: str, num_images: int, bytes_per_
     needed = num_images * bytes_per_image
     if free is not None and needed > free * _USABLE:
         raise DeviceError(
-            f"data.cache=device: the {num_images:,} {what} take {needed / _GIB:,.1f} GiB, more than half of "
-            f"what is free on {device} ({free / _GIB:,.1f} GiB); use data.cache=memory or data.cache=none"
+            f"data.cache=device: the {num_images:,} {what} take {shown_bytes(needed)}, more than half of "
+            f"what is free on {device} ({shown_bytes(free)}); use data.cache=memory or data.cache=none"
         )

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runner.data.memory import available_memory, free_share_of_memory
+from runner.data.memory import available_memory, free_share_of_memory, shown_bytes
 
 _SHARED = Path("/dev/shm")
 # Of what is free, where it is asked for: others need some too.
@@ -84,11 +84,6 @@ def leaves_enough(descriptor: int) -> bool:
     file_system = os.fstatvfs(descriptor)
     share = free_share_of_memory()
     return file_system.f_bavail >= file_system.f_blocks * _SHARED_LEFT and (share is None or share >= _MEMORY_LEFT)
-
-
-def shown_bytes(num_bytes: float) -> str:
-    """Bytes for people."""
-    return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.0f} MiB"
 
 
 def _refuse_other_systems() -> None:
