@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.garbage import collection_paused, heap_set_aside
+from runner.garbage import collection_over, collection_paused, heap_set_aside
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +17,7 @@ def _as_it_was() -> Iterator[None]:
     gc.enable()
     yield
     (gc.enable if was_enabled else gc.disable)()
+    gc.unfreeze()
 
 
 class _Node:
@@ -75,3 +76,11 @@ def test_nothing_stays_aside_after_an_error() -> None:
     with pytest.raises(ValueError, match="bad"), heap_set_aside():
         raise ValueError("bad")
     assert gc.get_freeze_count() == 0
+
+
+def test_once_over_nothing_is_searched() -> None:
+    kept = _Node()
+    collection_over()
+    assert not gc.isenabled()
+    assert gc.get_freeze_count() > 0
+    assert not any(known is kept for known in gc.get_objects()), "what the search at the end of Python walks over"

@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -40,6 +42,16 @@ _SECONDS_TO_GIVE_UP = 3.0
 _TICK_SECONDS = 0.2
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Launched(Generic[Result]):
+    """What is being done, and where its processes leave word."""
+
+    task: Task[Result]
+    board: Board
+    records: Path
+    """Folder of their error files."""
+
+
 def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
     """Do a work in as many processes as the plan says, started here.
 
@@ -61,25 +73,27 @@ def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Res
         task = Task(ready=ready, work=work, folder=folder)
         records = Path(tempfile.mkdtemp(prefix="runner-"))
         stack.callback(shutil.rmtree, records, ignore_errors=True)
-        assignment = Assignment(task=task, board=board, records=records, is_shown=console.is_set_up())
-        stack.enter_context(_survivors_ended(assignment))
+        launched = _Launched(task=task, board=board, records=records)
+        assignment: Assignment[Result] = Assignment(board=board, records=records, is_shown=console.is_set_up())
+        assignment.leave_task(task)
+        stack.enter_context(_survivors_ended(launched))
         try:
-            outcomes: dict[int, Outcome[Result]] = elastic_launch(_agent_config(assignment, machines), run_rank)(
+            outcomes: dict[int, Outcome[Result]] = elastic_launch(_agent_config(launched, machines), run_rank)(
                 assignment
             )
         except ChildFailedError as error:
-            raise _reported(_explained(error, assignment), assignment) from None
+            raise _reported(_explained(error, launched), launched) from None
         except (NotRestartedError, RendezvousError, SignalException, DistError) as error:
             # Where processes of this machine have failed before, they say more: the run has ended, here or elsewhere.
             record = first_failure([records])
             if record is None:
                 raise LaunchError(f"the elastic agent gave up: {error}") from error
-            raise _reported(_told(record, assignment), assignment) from None
+            raise _reported(_told(record, launched), launched) from None
         return _concluded(list(outcomes.values()))
 
 
-def _agent_config(assignment: Assignment[Result], machines: Machines) -> LaunchConfig:
-    plan, dist = assignment.task.ready.plan, assignment.task.ready.config.dist
+def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConfig:
+    plan, dist = launched.task.ready.plan, launched.task.ready.config.dist
     seconds = int(dist.rendezvous_timeout_seconds)
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # without it, restarts under gloo race and often fail
     if machines.interface is not None:
@@ -95,8 +109,8 @@ def _agent_config(assignment: Assignment[Result], machines: Machines) -> LaunchC
         rdzv_configs=asking(
             machines.backend,
             {"timeout": seconds, "join_timeout": seconds, **machines.options},
-            may_begin=lambda: not assignment.board.has_failed_finally,
-            on_begin=lambda: _forget_failures(assignment),
+            may_begin=lambda: not launched.board.has_failed_finally,
+            on_begin=lambda: _forget_failures(launched),
         ),
         local_addr=machines.address,
         max_restarts=dist.max_restarts,
@@ -106,10 +120,10 @@ def _agent_config(assignment: Assignment[Result], machines: Machines) -> LaunchC
     )
 
 
-def _forget_failures(assignment: Assignment[Result]) -> None:
+def _forget_failures(launched: _Launched[Result]) -> None:
     """What an attempt has left does not explain the end of the next one."""
-    assignment.board.forget()
-    for left_over in assignment.records.glob("rank_*.error.json"):
+    launched.board.forget()
+    for left_over in launched.records.glob("rank_*.error.json"):
         left_over.unlink()
 
 
@@ -136,13 +150,13 @@ def _log(folder: Path | None, board: Board) -> Iterator[None]:
 
 
 @contextmanager
-def _survivors_ended(assignment: Assignment[Result]) -> Iterator[None]:
+def _survivors_ended(launched: _Launched[Result]) -> Iterator[None]:
     """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM.
 
     The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
     """
-    board, is_over = assignment.board, threading.Event()
-    dist = assignment.task.ready.config.dist
+    board, is_over = launched.board, threading.Event()
+    dist = launched.task.ready.config.dist
     seconds_to_give_up = _SECONDS_TO_GIVE_UP + (dist.rendezvous_timeout_seconds if dist.max_restarts else 0)
 
     def watch() -> None:
@@ -158,7 +172,7 @@ def _survivors_ended(assignment: Assignment[Result]) -> Iterator[None]:
                 for local_rank, pid in enumerate(board.pids):
                     _kill_child(pid, local_rank)
             if seconds > _SECONDS_TO_END + seconds_to_give_up:
-                _give_up(assignment)
+                _give_up(launched)
 
     thread = threading.Thread(target=watch, name="survivors", daemon=True)
     thread.start()
@@ -190,39 +204,39 @@ def _concluded(outcomes: list[Outcome[Result]]) -> Result:
     return result
 
 
-def _explained(error: ChildFailedError, assignment: Assignment[Result]) -> RunnerError:
+def _explained(error: ChildFailedError, launched: _Launched[Result]) -> RunnerError:
     """The failure that came first, told last; run.json says so too."""
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
-    folder = assignment.board.folder
-    record = first_failure([assignment.records])
+    folder = launched.board.folder
+    record = first_failure([launched.records])
     if (record is None or record.is_echo) and failure.exitcode < 0:
         record = _without_words(rank, failure, folder)
     if record is None:
         record = _without_words(rank, failure, folder)
-    return _told(record, assignment)
+    return _told(record, launched)
 
 
-def _told(record: FailureRecord, assignment: Assignment[Result]) -> RunnerError:
-    folder = assignment.board.folder
+def _told(record: FailureRecord, launched: _Launched[Result]) -> RunnerError:
+    folder = launched.board.folder
     if folder is not None:
-        correct_record(folder, record, assignment.task.work.num_earlier)
+        correct_record(folder, record, launched.task.work.num_earlier)
     show(record)
     return record.as_error()
 
 
-def _reported(error: RunnerError, assignment: Assignment[Result]) -> RunnerError:
-    if assignment.board.folder is not None:
-        assignment.task.work.explain_failure(assignment.board.folder, assignment.task.ready.splits)
+def _reported(error: RunnerError, launched: _Launched[Result]) -> RunnerError:
+    if launched.board.folder is not None:
+        launched.task.work.explain_failure(launched.board.folder, launched.task.ready.splits)
     return error
 
 
-def _give_up(assignment: Assignment[Result]) -> None:
+def _give_up(launched: _Launched[Result]) -> None:
     """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
-    record = first_failure([assignment.records])
+    record = first_failure([launched.records])
     if record is not None:
-        error = _told(record, assignment)
+        error = _told(record, launched)
         console.show_error(error)
-        shutil.rmtree(assignment.records, ignore_errors=True)
+        shutil.rmtree(launched.records, ignore_errors=True)
         os._exit(error.exit_code)
 
 

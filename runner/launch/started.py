@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NoReturn
+from typing import TYPE_CHECKING, Generic, NoReturn
 
 from runner import console, run_folder
 from runner.console import FILE_ONLY, LOGGER
 from runner.errors import StoppedOnRequest
+from runner.files import named_write_errors
+from runner.garbage import collection_over, collection_paused, heap_set_aside
 from runner.launch.board import Board
 from runner.launch.failure import record_failure
-from runner.launch.rank import Life, Task, live
 from runner.launch.requests import ForwardedStop
 from runner.launch.watch import die_with
 from runner.launch.work import Result
 from runner.plan.environment import Place, adopted_place
+
+if TYPE_CHECKING:
+    from runner.launch.rank import Task
 
 # Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
 _ECHO_SECONDS = 2.0
@@ -35,14 +40,36 @@ class Outcome(Generic[Result]):
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Generic[Result]):
-    """What the processes of a machine are started with."""
+    """What the processes of a machine are started with, but for their task, which lies in a file.
 
-    task: Task[Result]
+    That is because of its size: Python writes what a process is started with into a pipe, and what does not fit there
+    would keep it from starting the next one until this one has imported torch and reads on.
+    """
+
     board: Board
     records: Path
-    """Folder of their error files, until there is a run folder."""
+    """Folder of the task, and of the error files of the processes until there is a run folder."""
     is_shown: bool
     """Whether messages are shown on the terminal."""
+
+    @property
+    def _task_file(self) -> Path:
+        return self.records / "task.pickle"
+
+    def leave_task(self, task: Task[Result]) -> None:
+        """Write down what the processes are to do.
+
+        Raises:
+            OutputError: the folder of temporary files is full, or the like.
+        """
+        with named_write_errors(self._task_file), self._task_file.open("wb") as file:
+            pickle.dump(task, file)
+
+    def read_task(self) -> Task[Result]:
+        """What the launcher has left."""
+        with self._task_file.open("rb") as file:
+            task: Task[Result] = pickle.load(file)  # in a folder that only the user of both processes may enter
+        return task
 
 
 def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
@@ -55,21 +82,28 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
     assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
     board.enter(place.local_rank)
     with ForwardedStop(board) as stop:
-        life = Life(
-            rank=place.rank,
-            world_size=place.world_size,
-            local_rank=place.local_rank,
-            url="env://",
-            stop=stop,
-            on_folder=board.set_folder,
-            on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
-        )
         try:
-            return Outcome(result=live(assignment.task, life), stopped=None)
+            with collection_paused():
+                from runner.launch.rank import Life, live  # noqa: PLC0415 - imports torch and all that is trained with
+
+                task = assignment.read_task()
+            life = Life(
+                rank=place.rank,
+                world_size=place.world_size,
+                local_rank=place.local_rank,
+                url="env://",
+                stop=stop,
+                on_folder=board.set_folder,
+                on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
+            )
+            with heap_set_aside():
+                outcome = Outcome(result=live(task, life), stopped=None)
         except StoppedOnRequest as request:
-            return Outcome(result=None, stopped=str(request))
+            outcome = Outcome(result=None, stopped=str(request))
         except BaseException as error:
             _end_failed(assignment, place, error)
+    collection_over()
+    return outcome
 
 
 def _end_failed(assignment: Assignment[Result], place: Place, error: BaseException) -> NoReturn:
