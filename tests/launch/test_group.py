@@ -74,7 +74,8 @@ def test_what_an_attempt_that_was_killed_has_left_is_not_believed():
     assert not store.check(["runner/open"]), "the next attempt finds none"
 
 
-def test_who_is_missing_is_said():
+def test_who_is_missing_is_said(monkeypatch):
+    monkeypatch.setattr("runner.launch.group._MOST_SECONDS_TO_LEAVE", 0.5)
     errors = answers([facts(), facts()], seconds=0.3, world_size=3)
     assert all("2 of 3 processes came within 0.3 seconds" in str(error) for error in errors[:1])
     assert "missing: rank 2" in str(errors[0])
