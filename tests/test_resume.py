@@ -302,7 +302,7 @@ def test_other_classes_and_other_images_are_refused(tmp_path, tiny, monkeypatch)
 def test_changes_are_judged(tiny, tmp_path, overrides, allow, refused):
     from runner.compose import to_yaml
 
-    saved = runner.load_config(tiny())
+    saved = runner.load_config(tiny("model=resnet18"))
     (tmp_path / "config.yaml").write_text(to_yaml(saved))
     wanted = load_saved(tmp_path, overrides)
     try:

@@ -46,7 +46,7 @@ def test_a_machine_that_can_run_it_is_told_so_with_figures(tiny, tmp_path, capsy
 def test_the_table_is_for_people(tiny, capsys):
     assert doctor.run([*tiny(), "doctor.measure=false"]) == 0
     out = capsys.readouterr().out
-    assert "resnet18 on synthetic: 40 training and 24 validation images" in " ".join(out.split())
+    assert "shufflenet_v2_x0_5 on synthetic: 40 training and 24 validation images" in " ".join(out.split())
     assert "this machine can run it" in out
 
 

@@ -14,7 +14,7 @@ import torch
 import runner
 from runner.data.reducing_crop import ReducingCrop
 
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5", "data=folder", "trainer.epochs=3")
+OF_FILES = ("data=folder", "trainer.epochs=3")
 CROPS = "data.train_transforms=[{name: resize, size: 32}, {name: center_crop, size: 32}, {name: random_crop, size: 32, padding: 4}, {name: random_horizontal_flip}]"  # noqa: E501 - an override
 
 
@@ -43,7 +43,7 @@ def assert_same(one: Path, other: Path) -> None:
 def train(tiny: Callable[..., list[str]], photos: Path, tmp_path: Path) -> Callable[..., Path]:
     def fit(*more: str) -> Path:
         typed = [item for item in tiny() if "num_" not in item and not item.startswith(("data=", "trainer.epochs="))]
-        return runner.fit(runner.load_config([*typed, *SMALL, f"data.root={photos}", *more])).run_dir
+        return runner.fit(runner.load_config([*typed, *OF_FILES, f"data.root={photos}", *more])).run_dir
 
     return fit
 
@@ -100,7 +100,7 @@ def test_memory_is_shared_by_two_processes(
     ]
     runs = []
     for cache in ("none", "memory"):
-        overrides = [*typed, *SMALL, f"data.root={photos}", f"data.cache={cache}", f"output_dir={cache}"]
+        overrides = [*typed, *OF_FILES, f"data.root={photos}", f"data.cache={cache}", f"output_dir={cache}"]
         done = run_cli(*overrides, "data.batch_size=4", "dist.procs_per_node=2", "trainer.epochs=2")
         assert done.returncode == 0, done.stderr
         (run_dir,) = (file.parent for file in (tmp_path / cache).glob("*/*/run.json"))

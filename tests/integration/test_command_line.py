@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, SMALL_NET, TINY
 
 
 def run_dirs(folder: Path) -> list[Path]:
@@ -82,7 +82,7 @@ def test_a_multirun_makes_a_folder_per_job(run_cli, tmp_path):
 
 
 def test_one_bad_job_does_not_end_a_multirun(run_cli, tmp_path):
-    done = run_cli("-m", *TINY, "trainer.max_steps=1", "data.batch_size=8,99", "sweep.dir=mine")
+    done = run_cli("-m", *TINY, *SMALL_NET, "trainer.max_steps=1", "data.batch_size=8,99", "sweep.dir=mine")
     assert done.returncode == 1
     assert "TrialsFailedError: 1 of 2 trials failed" in done.stderr
     assert "1: InvalidDatasetError" in done.stderr
@@ -90,7 +90,7 @@ def test_one_bad_job_does_not_end_a_multirun(run_cli, tmp_path):
 
 
 def test_a_stop_on_request_saves_and_exits_with_75(tmp_path):
-    command = [sys.executable, "-m", "runner", *TINY, "trainer.epochs=100000", "trainer.print_every=1"]
+    command = [sys.executable, "-m", "runner", *TINY, *SMALL_NET, "trainer.epochs=100000", "trainer.print_every=1"]
     process = subprocess.Popen(
         [*command, "trainer.patience=null"],
         cwd=tmp_path,

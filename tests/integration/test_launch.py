@@ -23,11 +23,11 @@ from PIL import Image
 import runner
 from runner.checkpoint import CheckpointStore
 from runner.files import sha256_of
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, SMALL_NET, TINY
 
 NUM_RESTARTS = int(os.environ.get("RUNNER_RESTARTS", "2"))
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")  # a checkpoint takes milliseconds
-SHORT = (*TINY, "dist.procs_per_node=2", "trainer.epochs=1")
+OF_RESNET = (*TINY, "dist.procs_per_node=2", "trainer.epochs=1")
+SHORT = (*OF_RESNET, *SMALL_NET)
 ENDLESS = (*SHORT, "data.num_train=400", "trainer.epochs=100000", "trainer.patience=null", "trainer.print_every=2")
 # BatchNorm sees each rank's images only; a net without it computes the same however the images are spread.
 NET_WITHOUT_BATCHNORM = """
@@ -116,7 +116,7 @@ def test_two_processes_learn_what_one_learns_from_the_same_global_batches(run_cl
     for size, procs in ((16, 1), (8, 2)):
         overrides = ["model=custom", "model.name=small_net", "optimizer.lr_scaling=none", "data.num_train=100"]
         overrides += [f"data.batch_size={size}", f"dist.procs_per_node={procs}", f"output_dir=of_{procs}/outputs"]
-        done = run_cli(*SHORT, *overrides, PYTHONPATH=f"{ROOT}:{site}")
+        done = run_cli(*OF_RESNET, *overrides, PYTHONPATH=f"{ROOT}:{site}")
         assert done.returncode == 0, done.stderr
         run_dir, record = the_run(tmp_path / f"of_{procs}")
         assert (record["world_size"], record["status"]) == (procs, "completed")
@@ -135,7 +135,7 @@ def test_two_processes_learn_what_one_learns_from_the_same_global_batches(run_cl
 
 @pytest.mark.parametrize("starter", ["torchrun", "mpirun"])
 def test_adopted_ranks_make_one_run_folder(start, tmp_path, starter):
-    python = [sys.executable, "-m", "runner", *SHORT]
+    python = [sys.executable, "-m", "runner", *OF_RESNET]
     if starter == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", *python[2:]]
     elif shutil.which("mpirun") is None:
@@ -264,7 +264,7 @@ def test_a_stop_on_request_is_no_failure(start, tmp_path, to):
 
 
 def test_four_processes(run_cli, tmp_path):
-    done = run_cli(*SHORT, *SMALL, "dist.procs_per_node=4")
+    done = run_cli(*SHORT, "dist.procs_per_node=4")
     assert done.returncode == 0, done.stderr
     run_dir, record = the_run(tmp_path)
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 4, "elastic")
@@ -276,7 +276,7 @@ def test_a_run_whose_ranks_are_killed_and_hang_ends_as_one_whose_do_not(start, t
     steps, seed = 6, random.Random(0)
     disturbances = [*[signal.SIGKILL] * NUM_RESTARTS, signal.SIGSTOP]
     epochs = len(disturbances) + 1
-    overrides = [*SHORT, *SMALL, f"data.num_train={16 * steps}", f"trainer.epochs={epochs}"]
+    overrides = [*SHORT, f"data.num_train={16 * steps}", f"trainer.epochs={epochs}"]
     overrides += ["trainer.checkpoint_every=2", "trainer.print_every=1", "trainer.patience=null"]
     restarted = ("output_dir=disturbed/outputs", f"dist.max_restarts={len(disturbances)}")
     launcher = start(sys.executable, "-m", "runner", *overrides, *restarted, "dist.stall_timeout_seconds=10")

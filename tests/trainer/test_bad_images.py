@@ -32,7 +32,8 @@ EMPTY = Batch(
 )
 # Small; its images are of one pixel in the end, on which BatchNorm can't train alone.
 SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
-# One step whose result shows the gradient of the head, which sees each image by itself.
+# One step whose result shows the gradient of the head, which sees each image by itself. The features of an untrained
+# ResNet-18 are large enough for that.
 ONE_STEP = (
     "data=folder",
     "data.image_size=32",
@@ -76,7 +77,8 @@ def photos(tmp_path: Path) -> Callable[..., Path]:
 def options(tiny) -> Callable[..., list[str]]:
     def make(root: Path, *more: str) -> list[str]:
         keys = {"data.num_classes", "data.num_train", "data.num_val", "data"}
-        common = [item for item in tiny(*ONE_STEP, *more) if item.partition("=")[0] not in keys]
+        net = () if any(item.startswith("model") for item in more) else ("model=resnet18",)
+        common = [item for item in tiny(*ONE_STEP, *net, *more) if item.partition("=")[0] not in keys]
         return ["data=folder", *common, f"data.root={root}"]
 
     return make
