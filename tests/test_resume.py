@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +27,20 @@ from runner.schema.resume import judge_changes
 from runner.trainer import state
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Progress
+from tests.made_package import make_package
 
-# Small, and with BatchNorm: a checkpoint takes milliseconds.
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
+# With BatchNorm, which keeps statistics, and dropout, which draws at each step.
+NET = """
+from collections import OrderedDict
+from torch import nn
+
+def net(num_classes):
+    return nn.Sequential(OrderedDict(
+        conv=nn.Conv2d(3, 8, 3, stride=2, bias=False), norm=nn.BatchNorm2d(8), relu=nn.ReLU(),
+        pool=nn.AdaptiveAvgPool2d(2), flat=nn.Flatten(), dropout=nn.Dropout(0.2), head=nn.Linear(32, num_classes),
+    ))
+"""
+SMALL = ("model=custom", "model.name=resumed_net")
 SCENARIO = (
     *SMALL,
     "trainer.epochs=4",
@@ -49,6 +60,14 @@ PATIENCE = (
     "optimizer.lr=1e-15",
     "optimizer.weight_decay=0",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_net(tmp_path_factory) -> Iterator[None]:
+    site = make_package(tmp_path_factory.mktemp("site"), "resumed_net", NET, resumed_net="resumed_net:net")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        yield
 
 
 class Killed(Exception):
@@ -166,8 +185,7 @@ def test_leaving_out_the_best_and_patience_is_noticed(tiny, tmp_path, monkeypatc
     assert is_noticed(run_dir, unkilled(PATIENCE))
 
 
-# Dropout draws at each step.
-DRAWS = ("model=torchvision", "model.name=mobilenet_v3_small", "trainer.epochs=2", "trainer.checkpoint_every=2")
+DRAWS = (*SMALL, "trainer.epochs=2", "trainer.checkpoint_every=2")
 
 
 def a_generator_of_the_process(*_: object, counter: list[int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.conftest import ROOT, TINY
+from tests.made_package import make_package
 
 NET = """
 from torch import nn
@@ -19,12 +20,7 @@ def net(num_classes):
 
 def test_a_compiled_model_with_a_moving_average_trains_and_goes_on(run_cli, tmp_path):
     """The last batches are smaller than the others, so that it is compiled for any number of images too."""
-    site = tmp_path / "site"
-    info = site / "compiled_net-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "compiled_net.py").write_text(NET)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: compiled-net\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[runner.models]\ncompiled_net = compiled_net:net\n")
+    site = make_package(tmp_path / "site", "compiled_net", NET, compiled_net="compiled_net:net")
     environment = {"PYTHONPATH": f"{ROOT}:{site}", "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/inductor"}
     model = ["model=custom", "model.name=compiled_net", "trainer.compile=true", "trainer.ema_decay=0.9"]
     done = run_cli(*TINY, *model, "data.num_train=45", "data.num_val=21", "trainer.max_steps=7", **environment)

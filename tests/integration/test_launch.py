@@ -24,8 +24,9 @@ import runner
 from runner.checkpoint import CheckpointStore
 from runner.files import sha256_of
 from tests.conftest import ROOT, SMALL_NET, TINY
+from tests.made_package import make_package
 
-NUM_RESTARTS = int(os.environ.get("RUNNER_RESTARTS", "2"))
+NUM_RESTARTS = int(os.environ.get("RUNNER_RESTARTS", "1"))
 OF_RESNET = (*TINY, "dist.procs_per_node=2", "trainer.epochs=1")
 SHORT = (*OF_RESNET, *SMALL_NET)
 ENDLESS = (*SHORT, "data.num_train=400", "trainer.epochs=100000", "trainer.patience=null", "trainer.print_every=2")
@@ -106,12 +107,7 @@ def endless(start, *more):
 
 
 def test_two_processes_learn_what_one_learns_from_the_same_global_batches(run_cli, tmp_path):
-    site = tmp_path / "site"
-    info = site / "small_net-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "small_net.py").write_text(NET_WITHOUT_BATCHNORM)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: small-net\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[runner.models]\nsmall_net = small_net:net\n")
+    site = make_package(tmp_path / "site", "small_net", NET_WITHOUT_BATCHNORM, small_net="small_net:net")
     weights, rows = [], []
     for size, procs in ((16, 1), (8, 2)):
         overrides = ["model=custom", "model.name=small_net", "optimizer.lr_scaling=none", "data.num_train=100"]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from runner.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TorchvisionConfig
+from tests.made_package import make_package
 
 
 @pytest.fixture(autouse=True)
@@ -69,13 +70,7 @@ def install_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     """Puts a distribution on the path that offers models: install_models(code, my_net="its_module:factory")."""
 
     def install(code: str, *, module: str = "model_zoo_of_a_test", **entries: str) -> None:
-        site = tmp_path / f"site_{module}"
-        info = site / f"{module}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (site / f"{module}.py").write_text(code)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-        lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
-        (info / "entry_points.txt").write_text(f"[runner.models]\n{lines}")
+        site = make_package(tmp_path / f"site_{module}", module, code, **entries)
         monkeypatch.syspath_prepend(site)
         monkeypatch.delitem(__import__("sys").modules, module, raising=False)
 
