@@ -41,7 +41,9 @@ def heap_set_aside() -> Iterator[None]:
 def collection_over() -> None:
     """Search for garbage no more: for a process that has done its work, and whose memory the system takes back.
 
-    Python would search all of it several times on its way out, which with torch imported takes a second.
+    Python would search all of it several times on its way out, which with torch imported takes a second. As with
+    :func:`runner.leave.leave`, what only such a search would find is not finalized, modules and what they hold
+    included; what was registered with `atexit` is still called.
     """
     gc.disable()
     gc.freeze()

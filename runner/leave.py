@@ -26,7 +26,7 @@ def leave(exit_code: int) -> NoReturn:
     Args:
         exit_code: of the process; 141 instead of 0 where nobody could read the end of what was printed.
     """
-    if _is_watched():
+    if is_watched():
         sys.exit(exit_code)
     try:
         # Names without a promise, but the interpreter itself calls both of them by these.
@@ -54,7 +54,8 @@ def has_lost_its_reader() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
+    """Whether a debugger, a profiler or an interactive session looks at this process."""
     monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
     has_tools = monitoring is not None and any(monitoring.get_tool(number) for number in range(6))
     is_observed_from_outside = any(name in os.environ for name in _OBSERVERS)

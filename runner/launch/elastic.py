@@ -27,8 +27,8 @@ from runner.console import LOGGER
 from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
 from runner.launch.failure import FailureRecord, correct_record, first_failure, show
+from runner.launch.handed import Handed, no_room_for_temporary
 from runner.launch.machines import Machines, meet_machines, one_machine
-from runner.launch.rank import Task
 from runner.launch.requests import requests_forwarded
 from runner.launch.rounds import BACKEND, NotRestartedError, asking
 from runner.launch.started import Assignment, Outcome, run_rank
@@ -44,12 +44,16 @@ _TICK_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class _Launched(Generic[Result]):
-    """What is being done, and where its processes leave word."""
+    """What is being done, and by which processes."""
 
-    task: Task[Result]
-    board: Board
-    records: Path
-    """Folder of their error files."""
+    ready: Ready
+    work: Work[Result]
+    assignment: Assignment[Result]
+
+    @property
+    def board(self) -> Board:
+        """What the launcher and its processes share."""
+        return self.assignment.board
 
 
 def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
@@ -58,24 +62,22 @@ def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Res
     Raises:
         StoppedOnRequest: when the run was stopped, with everything saved.
         LaunchError: when the machines can't meet.
+        OutputError: when temporary files, or the run folder, can't be written.
         RunnerError: the named error of the process that failed first; RankFailedError where it has no name.
     """
     plan, config = ready.plan, ready.config
     board = Board(plan.procs_per_node)
     with ExitStack() as stack:
         stack.enter_context(requests_forwarded(board))
+        records, what = stack.enter_context(_records()), stack.enter_context(Handed((ready, work)))
         machines = meet_machines(config, plan) if plan.num_nodes > 1 else one_machine()
         stack.enter_context(machines)
         if plan.num_nodes == 1:
             folder = folder or run_folder.make_new(Path(config.output_dir))
         stack.enter_context(_log(folder, board))
         LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
-        task = Task(ready=ready, work=work, folder=folder)
-        records = Path(tempfile.mkdtemp(prefix="runner-"))
-        stack.callback(shutil.rmtree, records, ignore_errors=True)
-        launched = _Launched(task=task, board=board, records=records)
-        assignment: Assignment[Result] = Assignment(board=board, records=records, is_shown=console.is_set_up())
-        assignment.leave_task(task)
+        assignment = Assignment(what=what, folder=folder, board=board, records=records, is_shown=console.is_set_up())
+        launched = _Launched(ready=ready, work=work, assignment=assignment)
         stack.enter_context(_survivors_ended(launched))
         try:
             outcomes: dict[int, Outcome[Result]] = elastic_launch(_agent_config(launched, machines), run_rank)(
@@ -92,8 +94,21 @@ def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Res
         return _concluded(list(outcomes.values()))
 
 
+@contextmanager
+def _records() -> Iterator[Path]:
+    """A folder for the error files of the processes."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="runner-"))
+    except OSError as error:
+        raise no_room_for_temporary(error) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConfig:
-    plan, dist = launched.task.ready.plan, launched.task.ready.config.dist
+    plan, dist = launched.ready.plan, launched.ready.config.dist
     seconds = int(dist.rendezvous_timeout_seconds)
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # without it, restarts under gloo race and often fail
     if machines.interface is not None:
@@ -123,7 +138,7 @@ def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConf
 def _forget_failures(launched: _Launched[Result]) -> None:
     """What an attempt has left does not explain the end of the next one."""
     launched.board.forget()
-    for left_over in launched.records.glob("rank_*.error.json"):
+    for left_over in launched.assignment.records.glob("rank_*.error.json"):
         left_over.unlink()
 
 
@@ -156,7 +171,7 @@ def _survivors_ended(launched: _Launched[Result]) -> Iterator[None]:
     The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
     """
     board, is_over = launched.board, threading.Event()
-    dist = launched.task.ready.config.dist
+    dist = launched.ready.config.dist
     seconds_to_give_up = _SECONDS_TO_GIVE_UP + (dist.rendezvous_timeout_seconds if dist.max_restarts else 0)
 
     def watch() -> None:
@@ -208,7 +223,7 @@ def _explained(error: ChildFailedError, launched: _Launched[Result]) -> RunnerEr
     """The failure that came first, told last; run.json says so too."""
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
     folder = launched.board.folder
-    record = first_failure([launched.records])
+    record = first_failure([launched.assignment.records])
     if (record is None or record.is_echo) and failure.exitcode < 0:
         record = _without_words(rank, failure, folder)
     if record is None:
@@ -219,24 +234,24 @@ def _explained(error: ChildFailedError, launched: _Launched[Result]) -> RunnerEr
 def _told(record: FailureRecord, launched: _Launched[Result]) -> RunnerError:
     folder = launched.board.folder
     if folder is not None:
-        correct_record(folder, record, launched.task.work.num_earlier)
+        correct_record(folder, record, launched.work.num_earlier)
     show(record)
     return record.as_error()
 
 
 def _reported(error: RunnerError, launched: _Launched[Result]) -> RunnerError:
     if launched.board.folder is not None:
-        launched.task.work.explain_failure(launched.board.folder, launched.task.ready.splits)
+        launched.work.explain_failure(launched.board.folder, launched.ready.splits)
     return error
 
 
 def _give_up(launched: _Launched[Result]) -> None:
     """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
-    record = first_failure([launched.records])
+    record = first_failure([launched.assignment.records])
     if record is not None:
         error = _told(record, launched)
         console.show_error(error)
-        shutil.rmtree(launched.records, ignore_errors=True)
+        shutil.rmtree(launched.assignment.records, ignore_errors=True)
         os._exit(error.exit_code)
 
 

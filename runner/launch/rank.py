@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic
@@ -77,7 +77,7 @@ def live(task: Task[Result], life: Life) -> Result:
         on_stall=lambda silence: _tell_end(task, life, log, _stalled(life, log, silence)),
     )
     dist = replace(dist, beat=watch.beat)
-    with ExitStack() as stack:
+    with _group_destroyed(), ExitStack() as stack:
         stack.enter_context(output_to(log, shows_messages=dist.is_main))
         stack.enter_context(watch.watching())
         stack.enter_context(
@@ -86,9 +86,18 @@ def live(task: Task[Result], life: Life) -> Result:
         if dist.mode == "adopted":
             LOGGER.info("launch      %s (%s)", dist.mode, task.ready.plan.reason)
         _share_cores(dist)
-        result = _work_and_tell(task, life, dist, run_dir, log)
+        return _work_and_tell(task, life, dist, run_dir, log)
+
+
+@contextmanager
+def _group_destroyed() -> Iterator[None]:
+    """Let go of the others at the end, unless it is an error: then some of them may never answer."""
+    try:
+        yield
+    except StoppedOnRequest:  # which all hear of at once
+        torch.distributed.destroy_process_group()
+        raise
     torch.distributed.destroy_process_group()
-    return result
 
 
 def _join(task: Task[Result], life: Life, store: Store) -> DistContext:

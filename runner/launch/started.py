@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NoReturn
+from typing import Generic, NoReturn
 
 from runner import console, run_folder
 from runner.console import FILE_ONLY, LOGGER
 from runner.errors import StoppedOnRequest
-from runner.files import named_write_errors
 from runner.garbage import collection_over, collection_paused, heap_set_aside
 from runner.launch.board import Board
 from runner.launch.failure import record_failure
+from runner.launch.handed import Handed
 from runner.launch.requests import ForwardedStop
 from runner.launch.watch import die_with
-from runner.launch.work import Result
+from runner.launch.work import Result, Work
+from runner.leave import is_watched
 from runner.plan.environment import Place, adopted_place
-
-if TYPE_CHECKING:
-    from runner.launch.rank import Task
+from runner.preflight import Ready
 
 # Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
 _ECHO_SECONDS = 2.0
@@ -40,36 +39,17 @@ class Outcome(Generic[Result]):
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment(Generic[Result]):
-    """What the processes of a machine are started with, but for their task, which lies in a file.
+    """What the processes of a machine are started with."""
 
-    That is because of its size: Python writes what a process is started with into a pipe, and what does not fit there
-    would keep it from starting the next one until this one has imported torch and reads on.
-    """
-
+    what: Handed[tuple[Ready, Work[Result]]]
+    """What to do."""
+    folder: Path | None
+    """Where to write, where that was made before the processes; else rank 0 makes it."""
     board: Board
     records: Path
-    """Folder of the task, and of the error files of the processes until there is a run folder."""
+    """Folder of their error files, until there is a run folder."""
     is_shown: bool
     """Whether messages are shown on the terminal."""
-
-    @property
-    def _task_file(self) -> Path:
-        return self.records / "task.pickle"
-
-    def leave_task(self, task: Task[Result]) -> None:
-        """Write down what the processes are to do.
-
-        Raises:
-            OutputError: the folder of temporary files is full, or the like.
-        """
-        with named_write_errors(self._task_file), self._task_file.open("wb") as file:
-            pickle.dump(task, file)
-
-    def read_task(self) -> Task[Result]:
-        """What the launcher has left."""
-        with self._task_file.open("rb") as file:
-            task: Task[Result] = pickle.load(file)  # in a folder that only the user of both processes may enter
-        return task
 
 
 def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
@@ -81,12 +61,14 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
     place = adopted_place()
     assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
     board.enter(place.local_rank)
-    with ForwardedStop(board) as stop:
+    with ForwardedStop(board) as stop, ExitStack() as stack:
         try:
             with collection_paused():
-                from runner.launch.rank import Life, live  # noqa: PLC0415 - imports torch and all that is trained with
+                from runner.launch.rank import Life, Task, live  # noqa: PLC0415 - and all that is trained with
 
-                task = assignment.read_task()
+                ready, work = assignment.what.read()
+                stack.enter_context(heap_set_aside())
+            task = Task(ready=ready, work=work, folder=assignment.folder)
             life = Life(
                 rank=place.rank,
                 world_size=place.world_size,
@@ -96,13 +78,13 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
                 on_folder=board.set_folder,
                 on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
             )
-            with heap_set_aside():
-                outcome = Outcome(result=live(task, life), stopped=None)
+            outcome = Outcome(result=live(task, life), stopped=None)
         except StoppedOnRequest as request:
             outcome = Outcome(result=None, stopped=str(request))
         except BaseException as error:
             _end_failed(assignment, place, error)
-    collection_over()
+    if not is_watched():
+        collection_over()
     return outcome
 
 
