@@ -51,7 +51,10 @@ def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[..., list[str]]:
-    """Overrides of a training that takes about a second and writes below tmp_path; of a small net by default."""
+    """Overrides of a training that takes about a second and writes below tmp_path.
+
+    Of a small net, unless any key of `model` is given: then of a ResNet-18, which the default config has.
+    """
 
     def overrides(*more: str) -> list[str]:
         net = () if any(item.startswith("model") for item in more) else SMALL_NET

@@ -32,7 +32,7 @@ from runner.trainer.loop import Trainer
 META = torch.device("meta")
 PICTURE, LABEL = torch.Size((8, 3, 32, 32)), torch.Size((8,))
 OPTIONS = (
-    (),
+    ("model=resnet18",),
     ("optimizer=adamw", "trainer.label_smoothing=0.1"),
     ("trainer.ema_decay=0.99",),
     ("trainer.mixup_alpha=0.2",),
