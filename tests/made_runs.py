@@ -12,10 +12,10 @@ from runner.data.fingerprint import fingerprint
 from runner.data.paths import resolve_paths
 from runner.data.splits import open_splits
 from runner.spreadsheet import csv_lines
-from tests.conftest import TINY
+from tests.conftest import SMALL_NET, TINY
 
 # A small model with BatchNorm whose training takes a second.
-SMALL = (*TINY, "model=torchvision", "model.name=shufflenet_v2_x0_5", "trainer.epochs=1")
+SMALL = (*TINY, *SMALL_NET, "trainer.epochs=1")
 
 
 def record(**facts: Any) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from runner.preflight import preflight
 from runner.saved import load_saved
 from runner.trainer.loop import Trainer
 
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
 LOADERS = ("data.workers=1", "data.cache=none")  # those of evaluation stay for the next epoch
 AT_STEP = 7  # of 10; the first epoch is saved at step 5
 
@@ -91,7 +90,7 @@ once_more = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableException
     ],
 )
 def test_what_the_machine_can_not_do_is_named(tiny, tmp_path, monkeypatch, fault, message):
-    assert message in fails(tiny(*SMALL, *LOADERS), monkeypatch, fault, DeviceError)
+    assert message in fails(tiny(*LOADERS), monkeypatch, fault, DeviceError)
     run_dir = run_dir_in(tmp_path)
     record = record_of(run_dir)
     assert (record["status"], record["error"]["name"]) == ("failed", "DeviceError")
@@ -109,7 +108,7 @@ def test_a_loader_that_dies_while_nobody_waits_for_it_is_named(tiny, monkeypatch
         while True:
             torch.ones(8).sum()
 
-    message = fails(tiny(*SMALL, *LOADERS), monkeypatch, kill_and_compute, DeviceError)
+    message = fails(tiny(*LOADERS), monkeypatch, kill_and_compute, DeviceError)
     assert "a process that loads images died (DataLoader worker (pid" in message
 
 
@@ -120,7 +119,7 @@ def test_an_image_that_has_become_unreadable_is_named(tiny, tmp_path, monkeypatc
             (photos / split / name).mkdir(parents=True)
             for image in range(count):
                 Image.new("RGB", (40, 40), (6 * image, 99 * number, 0)).save(photos / split / name / f"{image}.png")
-    overrides = [item for item in tiny(*SMALL) if not item.startswith("data")]
+    overrides = [item for item in tiny() if not item.startswith("data")]
     overrides += ["data=folder", f"data.root={photos}", "data.image_size=32", "data.batch_size=8", "data.workers=0"]
     overrides.append("data.cache=none")  # which reads the files in each epoch
     intact = {file: file.read_bytes() for file in photos.rglob("*.png")}
@@ -146,7 +145,7 @@ in_a_thread_too = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThre
 @in_a_thread_too
 def test_a_run_folder_that_has_vanished_is_named(tiny, tmp_path, monkeypatch):
     moved = tmp_path / "elsewhere"
-    message = fails(tiny(*SMALL), monkeypatch, lambda: [*run_dir_in(tmp_path).parents][1].rename(moved), OutputError)
+    message = fails(tiny(), monkeypatch, lambda: [*run_dir_in(tmp_path).parents][1].rename(moved), OutputError)
     assert str(tmp_path / "outputs") in message
     assert "No such file or directory" in message
     (record_file,) = moved.glob("*/*/run.json")
@@ -173,7 +172,7 @@ def test_a_disk_that_has_become_read_only_is_named(disk, tiny, tmp_path, monkeyp
         subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
         subprocess.run(["mount", "-o", "remount,ro,bind", str(disk)], check=True)
 
-    message = fails(tiny(*SMALL), monkeypatch, become_read_only, OutputError)
+    message = fails(tiny(), monkeypatch, become_read_only, OutputError)
     assert "can't be written: Read-only file system" in message
     run_dir = run_dir_in(tmp_path)
     assert newest(run_dir) == "0001-00000005"
@@ -189,7 +188,7 @@ def test_a_disk_that_is_full_is_named(disk, tiny, tmp_path, monkeypatch):
                 file.write(bytes(1 << 20))
                 file.flush()
 
-    message = fails(tiny(*SMALL), monkeypatch, fill, OutputError)
+    message = fails(tiny(), monkeypatch, fill, OutputError)
     assert "No space left on device" in message
     run_dir = run_dir_in(tmp_path)
     assert newest(run_dir) == "0001-00000005"

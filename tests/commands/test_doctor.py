@@ -12,8 +12,9 @@ import pytest
 
 from runner.commands import doctor
 from runner.errors import ConfigError, DeviceError, PreflightError, UsageError
+from tests.conftest import SMALL_NET
 
-QUICK = ("model=torchvision", "model.name=shufflenet_v2_x0_5", "doctor.seconds=0.1")
+QUICK = (*SMALL_NET, "doctor.seconds=0.1")
 
 
 def files_below(folder: Path) -> set[Path]:

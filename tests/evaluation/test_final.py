@@ -15,9 +15,9 @@ from runner.evaluation import final
 from runner.launch import launch
 from runner.preflight import preflight
 from runner.saved import load_saved
-from tests.conftest import AWKWARD_CLASSES
+from tests.conftest import AWKWARD_CLASSES, SMALL_NET
 
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5", "trainer.epochs=1")
+SMALL = (*SMALL_NET, "trainer.epochs=1")
 
 
 def read(file):

@@ -20,6 +20,7 @@ from runner.data.order import epoch_order
 from runner.device import Precision
 from runner.errors import InvalidDatasetError
 from runner.trainer.bad_images import BadImages, what_is_left
+from tests.conftest import SMALL_NET
 
 NUM_IMAGES = 8
 NOTHING = torch.empty(0, dtype=torch.int64)
@@ -30,8 +31,6 @@ EMPTY = Batch(
     asked=torch.tensor([1]),
     bad=(BadImage(1, "empty"),),
 )
-# Small; its images are of one pixel in the end, on which BatchNorm can't train alone.
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5")
 # One step whose result shows the gradient of the head, which sees each image by itself. The features of an untrained
 # ResNet-18 are large enough for that.
 ONE_STEP = (
@@ -166,7 +165,7 @@ def test_everything_else_goes_on(photos, train, caplog):
     (root / "val/bee/03.png").write_bytes(b"no image")
     common = ("data.batch_size=4", "trainer.max_steps=null", "trainer.epochs=3", "trainer.freeze_backbone_epochs=0")
     with caplog.at_level(logging.WARNING, logger="runner"):
-        run_dir = train(root, *common, *SMALL, "optimizer.lr=0.01")
+        run_dir = train(root, *common, *SMALL_NET, "optimizer.lr=0.01")
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [(row["train_images"], row["train_images_skipped"], row["val_images_skipped"]) for row in rows] == [
         (21, 3, 1)
@@ -184,7 +183,7 @@ def test_everything_else_goes_on(photos, train, caplog):
 
 def test_by_default_the_first_one_ends_the_run(photos, train):
     with pytest.raises(InvalidDatasetError, match=r"train/ant/01\.png: the file is empty"):
-        train(photos("bad", bad=(1,)), *SMALL, "data.batch_size=8", "data.on_bad_image=error")
+        train(photos("bad", bad=(1,)), *SMALL_NET, "data.batch_size=8", "data.on_bad_image=error")
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -193,7 +192,7 @@ def test_too_many_end_the_run(photos, train, split):
     if split == "val":
         (root / "val/ant/00.png").write_bytes(b"")
     with pytest.raises(InvalidDatasetError) as caught:
-        train(root, *SMALL, "data.batch_size=8", "data.max_bad_fraction=0.2")
+        train(root, *SMALL_NET, "data.batch_size=8", "data.max_bad_fraction=0.2")
     found, total = (3, 8) if split == "train" else (1, 4)
     assert (
         f"data.{split}: at least {found} of {total} images can't be read, more than data.max_bad_fraction = 0.2"
@@ -207,7 +206,7 @@ def test_a_killed_run_skips_the_same_images_when_it_goes_on(photos, options, tmp
 
     root = photos("some", bad=(3, 9, 13), num_images=24)
     typed = ("data.batch_size=4", "trainer.max_steps=null", "trainer.epochs=2", "trainer.freeze_backbone_epochs=0")
-    typed += (*SMALL, "optimizer.lr=0.01", "trainer.checkpoint_every=1", "data.balance=sampler")
+    typed += (*SMALL_NET, "optimizer.lr=0.01", "trainer.checkpoint_every=1", "data.balance=sampler")
     whole = runner.fit(runner.load_config([*options(root, *typed), f"output_dir={tmp_path}/whole"])).run_dir
     run_dir = begin(options(root, *typed), tmp_path, monkeypatch, at_step=4)
     assert outcome(resume(run_dir)) == outcome(whole)

@@ -7,8 +7,9 @@ import pytest
 
 import runner
 from runner.trainer.clock import Clock
+from tests.conftest import SMALL_NET
 
-SMALL = ("model=torchvision", "model.name=shufflenet_v2_x0_5", "trainer.ema_decay=null", "trainer.print_every=100")
+SMALL = (*SMALL_NET, "trainer.ema_decay=null", "trainer.print_every=100")
 
 
 @pytest.fixture
