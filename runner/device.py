@@ -110,7 +110,7 @@ def choose_precision(config: Wanted, device: torch.device, *, key: str = "traine
                 return Precision(name="bf16", reason=f"CUDA compute capability {capability[0]}.{capability[1]}")
             return Precision(name="fp16", reason="this GPU is older than bf16")
         case "cpu":
-            for feature, is_there in _bf16_features_of_the_cpu().items():
+            for feature, is_there in bf16_features_of_the_cpu().items():
                 if is_there:
                     return Precision(name="bf16", reason=f"the CPU has {feature}")
             return Precision(name="fp32", reason="the CPU has no bf16 arithmetic")
@@ -144,7 +144,8 @@ def choose_memory_format(device: torch.device, precision: Precision, image_size:
     return torch.contiguous_format if is_small_fp32_on_cpu else torch.channels_last
 
 
-def _bf16_features_of_the_cpu() -> dict[str, bool]:
+def bf16_features_of_the_cpu() -> dict[str, bool]:
+    """What the CPU multiplies bf16 with, the fastest first, and whether it is there."""
     # torch has no public question for this; these two have stood since torch 2.4.
     return {
         "AMX": bool(torch.cpu._is_amx_tile_supported()),

@@ -48,7 +48,7 @@ def test_auto_prefers_cuda_and_gives_each_process_its_own(monkeypatch):
     ],
 )
 def test_a_cpu_trains_in_bf16_where_it_is_fast(monkeypatch, features, expected):
-    monkeypatch.setattr(device, "_bf16_features_of_the_cpu", lambda: features)
+    monkeypatch.setattr(device, "bf16_features_of_the_cpu", lambda: features)
     precision = choose_precision(config(), CPU)
     assert precision.name == expected[0]
     assert expected[1] in precision.reason

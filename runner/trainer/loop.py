@@ -32,6 +32,7 @@ from runner.trainer.bad_images import BadImages, what_is_left
 from runner.trainer.epoch_end import finish_epoch
 from runner.trainer.meter import Meter, Totals
 from runner.trainer.mixing import build_mixing
+from runner.trainer.on_cpu import step_without_copies, weight_gradients_by_product
 from runner.trainer.progress import Progress
 from runner.trainer.recorder import Recorder, StepReport
 from runner.trainer.requests import Request
@@ -234,7 +235,8 @@ class Trainer:
                 if self.mixing is not None:
                     mixed, targets = self.mixing(seen, labels)
                     seen = mixed.contiguous(memory_format=self.memory_format)
-                logits = self.replica(seen)
+                with self._quick_gradients():
+                    logits = self.replica(seen)
             logits = logits.float()[: len(labels)]
             loss = functional.cross_entropy(
                 logits,
@@ -245,6 +247,11 @@ class Trainer:
             )
             self.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         self.meter.add(loss.detach(), logits.detach(), labels, self.progress.step + 1)
+
+    def _quick_gradients(self) -> AbstractContextManager[object]:
+        # A compiler chooses by itself.
+        is_compiled = self.config.trainer.compile
+        return nullcontext() if is_compiled else weight_gradients_by_product(self.dist.device, self.precision)
 
     def _begin_counting(self, bad: list[BadImage]) -> Callable[[], int]:
         """Ask all processes how many images of the step they have skipped; answered while the step is computed."""
@@ -281,7 +288,8 @@ class Trainer:
         if clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), clip_norm)
-        self.scaler.step(self.optimizer)
+        with step_without_copies(self.dist.device):
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         if self.ema is not None:
