@@ -36,6 +36,7 @@ from runner.run_folder import RunFolder
 from runner.stop import StopRequest
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
+from runner.trainer.on_cpu import step_without_copies, weight_gradients_by_product
 from runner.trainer.recorder import Recorder
 
 
@@ -119,10 +120,12 @@ def run_bare(trainer: Trainer, checkpoint: Path | None) -> dict[str, float]:
             for batch in islice(stream, steps):
                 images = batch.images.to(device, non_blocking=True, memory_format=trainer.memory_format)
                 labels = batch.labels.to(device, non_blocking=True)
-                with trainer.precision.autocast(device.type):
+                by_product = weight_gradients_by_product(device, trainer.precision)
+                with trainer.precision.autocast(device.type), by_product:
                     loss = functional.cross_entropy(model(trainer.normalizer(images)), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                with step_without_copies(device):
+                    optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 count += len(labels)
             synchronize(trainer)
