@@ -80,13 +80,16 @@ class _ByProduct(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         # As torch.nn.Conv2d calls it: images, weight, bias, stride, padding, dilation, groups.
-        # Compilers and torch.func's transforms want to see a plain convolution, a tensor of another type its own.
-        is_seen_by_others = types or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        is_plain_call = func is functional.conv2d and len(args) == 7 and not kwargs
-        if is_plain_call and not is_seen_by_others and _is_worth_it(args):
+        is_layers_call = func is functional.conv2d and len(args) == 7 and not kwargs
+        if is_layers_call and not _is_seen_by_others(types) and _is_worth_it(args):
             images, weight, _, stride, padding, *_ = args
             return _Convolution.apply(images.bfloat16(), weight.bfloat16(), stride, padding)
         return func(*args, **(kwargs or {}))
+
+
+def _is_seen_by_others(types: Collection[type]) -> bool:
+    """A compiler and torch.func's transforms want to see a plain convolution, a tensor of another type its own."""
+    return bool(types) or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def _is_worth_it(arguments: tuple[Any, ...]) -> bool:
