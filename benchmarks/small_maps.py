@@ -46,7 +46,7 @@ def measured_here(*, small: bool) -> dict[str, float]:
     from runner.trainer import on_cpu  # noqa: PLC0415
 
     count = 2 if small else NUM_TURNS
-    figures = {}
+    figures: dict[str, float] = {}
     with freed_memory_kept(), mock.patch.object(on_cpu, "_was_measured_on_such_a_cpu", lambda: True):
         for name, (model, side) in MODELS.items():
             figures |= in_turns(name, whole_steps(model, side), count)
