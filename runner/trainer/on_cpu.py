@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from runner.device import Precision, bf16_features_of_the_cpu
 
 # Of one image in a convolution's result; and weights of a convolution: those of 128 to 256 channels, 3 × 3. With more
-# positions or fewer weights oneDNN is as fast, or faster (`benchmarks/small_maps.py`).
+# positions or fewer weights there is little to gain, and something to lose (`benchmarks/small_maps.py`).
 _MAX_POSITIONS = 16
 _MIN_WEIGHTS = 128 * 256 * 9
 _ONES = (1, 1)
@@ -42,7 +42,7 @@ def weight_gradients_by_product(device: torch.device, precision: Precision) -> A
     """Around a forward pass in bf16: some convolutions get their weights' gradients by a matrix product.
 
     Those with many weights and few positions: the last stages of a ResNet on small images. There oneDNN takes up to
-    eight times as long as the same sum written as one product over all images: of the gradients and the patches that
+    six times as long as the same sum written as one product over all images: of the gradients and the patches that
     the kernel sees (`benchmarks/small_maps.py`). The rounding is another, the error is as small.
 
     Does nothing in other formats, on other devices, and on other CPUs than those with AVX-512 bf16 and without AMX:
