@@ -32,8 +32,8 @@ def step_without_copies(device: torch.device) -> AbstractContextManager[object]:
 
     torch's fused steps go through a parameter, its gradient and its state as they lie in memory, whatever the strides,
     but on the CPU they first copy each gradient that is channels_last, and throw the copy away (`grad.contiguous()` in
-    FusedSGDKernel.cpp and FusedAdamKernel.cpp, seen in torch 2.15): a third of a step of AdamW, two fifths of one of
-    SGD, for the weights of a ResNet-18. They are given flat views instead, of which there is nothing to copy.
+    FusedSGDKernel.cpp and FusedAdamKernel.cpp, seen in torch 2.15). They are given flat views instead, of which
+    there is nothing to copy.
     """
     return _InMemoryOrder() if device.type == "cpu" else nullcontext()
 
