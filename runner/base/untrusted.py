@@ -1,0 +1,177 @@
+"""Reads the YAML and JSON that others may have written: regular files only, within limits, nothing executed.
+
+A device, a FIFO, a bomb of aliases or a file nested 50,000 deep ends as an :class:`UntrustedFileError`, not as a hang,
+a full memory or a RecursionError. Callers turn that error into the named error of what they read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 64 << 20
+"""Largest JSON file that is read: the per-image results of a large evaluation split are some ten megabytes."""
+MAX_YAML_BYTES = 1 << 20
+MAX_YAML_NODES = 10_000
+MAX_YAML_ALIASES = 100
+MAX_DEPTH = 100
+_CHUNK_BYTES = 1 << 20
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+
+
+class UntrustedFileError(ValueError):
+    """A file that is not read: what it is instead of a regular file, or which limit it breaks."""
+
+
+def printable(text: str) -> str:
+    """A name that came from elsewhere, on one line and without the escape sequences that a terminal would obey."""
+    return text.translate(_CONTROL)
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: a link is followed, as a user's own folder may hold some; what a received folder may link to is checked
+            where that folder is opened.
+        max_bytes: largest file that is read.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it can't be read.
+        UntrustedFileError: it is a device, a FIFO or the like, or larger than that.
+    """
+    if "\0" in str(path):
+        raise UntrustedFileError(f"'{printable(str(path))}' is no path: it has a NUL character in it")
+    # A FIFO would block the opening of it until somebody writes.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "a device, a FIFO or a socket"
+            raise UntrustedFileError(f"{path} is {what}, no regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > max_bytes:
+        raise UntrustedFileError(f"{path} is larger than {max_bytes:,} bytes, the most that is read of such a file")
+    return content
+
+
+def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
+    """The content of a regular file that is UTF-8.
+
+    Raises:
+        FileNotFoundError, OSError, UntrustedFileError: as of :func:`read_bytes`.
+        UntrustedFileError: it is no UTF-8 text.
+    """
+    try:
+        return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UntrustedFileError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value in a JSON file.
+
+    Raises:
+        FileNotFoundError, OSError, UntrustedFileError: as of :func:`read_text`.
+        UntrustedFileError: it is no JSON, has a number that JSON does not know, or is nested too deep.
+    """
+    return parse_json(read_text(path, max_bytes=max_bytes), str(path))
+
+
+def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value of a JSON text.
+
+    Args:
+        text: what is read.
+        name: where it stands, for messages.
+
+    Raises:
+        UntrustedFileError: it is no JSON, has a number that JSON does not know, or is nested too deep.
+    """
+
+    def refuse(constant: str) -> None:
+        raise UntrustedFileError(f"{name} is no JSON: it holds {constant}")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise UntrustedFileError(f"{name} is nested too deep to be read") from None
+    except UntrustedFileError:
+        raise
+    except ValueError as error:
+        raise UntrustedFileError(f"{name} is no JSON: {error}") from None
+
+
+def read_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can hold
+    """The value in a YAML file of plain types.
+
+    Raises:
+        FileNotFoundError, OSError, UntrustedFileError: as of :func:`read_text`.
+        UntrustedFileError: it is no YAML, has a tag that would make an object, or breaks a limit of size, depth, nodes
+            or aliases.
+    """
+    return parse_yaml(read_text(path, max_bytes=MAX_YAML_BYTES), str(path))
+
+
+def parse_yaml(text: str, name: str) -> Any:  # noqa: ANN401 - whatever YAML can hold
+    """The value of a YAML text of plain types.
+
+    Args:
+        text: what is read.
+        name: where it stands, for messages.
+
+    Raises:
+        UntrustedFileError: it is no YAML, has a tag that would make an object, or breaks a limit of size, depth, nodes
+            or aliases.
+    """
+    if len(text) > MAX_YAML_BYTES:
+        raise UntrustedFileError(f"{name} is larger than {MAX_YAML_BYTES:,} characters, the most that is read as YAML")
+    try:
+        _check_events(text, name)
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        why = "; ".join(part for part in (error.problem, error.context) if part)
+        raise UntrustedFileError(f"{name}{where}: this is no YAML: {why}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UntrustedFileError(f"{name} is no YAML: {error}") from None
+    except UntrustedFileError:
+        raise
+    except ValueError as error:  # a date such as 2024-99-99
+        raise UntrustedFileError(f"{name} is no YAML: {error}") from None
+
+
+def _check_events(text: str, name: str) -> None:
+    """Count before anything is built: what a parser only passes by can neither recurse nor grow."""
+    num_nodes = num_aliases = 0
+    open_anchors: list[str | None] = []
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        match event:
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                open_anchors.append(event.anchor)
+                num_nodes += 1
+            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                open_anchors.pop()
+            case yaml.ScalarEvent():
+                num_nodes += 1
+            case yaml.AliasEvent():
+                if event.anchor in open_anchors:
+                    raise UntrustedFileError(f"{name} holds itself: *{event.anchor} stands within &{event.anchor}")
+                num_aliases += 1
+        for count, most, what in (
+            (len(open_anchors), MAX_DEPTH, "levels"),
+            (num_nodes, MAX_YAML_NODES, "values"),
+            (num_aliases, MAX_YAML_ALIASES, "aliases"),
+        ):
+            if count > most:
+                raise UntrustedFileError(f"{name} has more than {most:,} {what}, the most that is read of a YAML file")

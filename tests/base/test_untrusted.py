@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.base.untrusted import (
+    UntrustedFileError,
+    parse_json,
+    parse_yaml,
+    printable,
+    read_bytes,
+    read_json,
+    read_yaml,
+)
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefghijklmno", "bcdefghijklmnop", strict=True)
+)
+
+
+def test_a_fifo_and_a_device_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "config.yaml")
+    with pytest.raises(UntrustedFileError, match="no regular file"):
+        read_yaml(tmp_path / "config.yaml")
+    with pytest.raises(UntrustedFileError, match="no regular file"):
+        read_bytes(Path("/dev/zero"))
+    with pytest.raises(UntrustedFileError, match="folder"):
+        read_bytes(tmp_path)
+
+
+def test_a_path_with_a_nul_is_refused(tmp_path):
+    with pytest.raises(UntrustedFileError, match=r"a\\x00b"):
+        read_bytes(tmp_path / "a\0b")
+
+
+def test_a_file_over_the_limit_is_not_read(tmp_path):
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(1 << 40)  # sparse: a terabyte that takes no room
+    with pytest.raises(UntrustedFileError, match="larger than"):
+        read_json(tmp_path / "large.json", max_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (BOMB, "more than 100 aliases"),
+        ("[" * 50_000, "more than 100 levels"),
+        ("a: &a [*a]", "holds itself"),
+        ("\n".join(f"k{n}: 1" for n in range(20_000)), "more than 10,000 values"),
+        ("x" * 2_000_000, "larger than"),
+        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("a: 2024-99-99", "no YAML"),
+        ("a: [", "line 1"),
+        ("a: \x00", "no YAML"),
+        ("{[a]: 1}", "no YAML"),
+    ],
+)
+def test_yaml_that_is_refused(text, why):
+    with pytest.raises(UntrustedFileError, match=why):
+        parse_yaml(text, "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[" * 50_000, "too deep"), ("NaN", "NaN"), ("9" * 5_000, "no JSON"), ("{", "no JSON"), ("", "no JSON")],
+)
+def test_json_that_is_refused(text, why):
+    with pytest.raises(UntrustedFileError, match=why):
+        parse_json(text, "run.json")
+
+
+def test_plain_values_are_read_as_they_stand():
+    assert parse_yaml("a: &x [1, 2.5, null, text]\nb: *x", "config.yaml") == {"a": [1, 2.5, None, "text"]} | {
+        "b": [1, 2.5, None, "text"]
+    }
+    assert parse_json('{"a": [1, 2.5, null, "text"]}', "run.json") == {"a": [1, 2.5, None, "text"]}
+
+
+def test_escape_sequences_are_shown_not_obeyed():
+    assert printable("a\x1b]0;title\x07\nb") == "a\\x1b]0;title\\x07\\x0ab"
+    assert printable("Ameise 🐜 été") == "Ameise 🐜 été"
