@@ -84,7 +84,7 @@ class TrialSweeper(Sweeper):
         Raises:
             RunnerError: what is wrong, or what went wrong.
         """
-        from runner.compose import permissive  # noqa: PLC0415
+        from runner.config.overrides import permissive  # noqa: PLC0415
         from runner.sweep.axes import axes_of  # noqa: PLC0415
         from runner.sweep.begin import carry_out  # noqa: PLC0415
         from runner.sweep.composer import Composer, sweep_config  # noqa: PLC0415

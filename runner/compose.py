@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,18 @@ from hydra import main as hydra_main
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import MissingConfigException
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.conf_folder import CONF_DIR, group_options
-from runner.errors import ConfigError, Problem
+from runner.config.allowed_hydra import OUR_SWEEPER, judge_hydra
+from runner.config.arguments import SHELL_COMPLETION, CommandLine, read_command_line
+from runner.config.composing import compose_values, sweeps_named
+from runner.config.interpolation import oversized
+from runner.config.overrides import choices_of_groups, permissive, refused
+from runner.config.own_files import search_path
+from runner.errors import ConfigError, Problem, UsageError
 from runner.refusal import (
-    COMMAND_LINE,
-    SHELL_COMPLETION,
     experiment_files,
     override_behind,
     plain,
@@ -36,23 +40,9 @@ from runner.refusal import (
     with_origin,
 )
 from runner.run_folder import new_name
-from runner.schema import VARIANT_KEYS, Config
+from runner.schema import Config
 from runner.schema.base import Section
 from runner.schema.judge import MISSING, judge
-from runner.single_run import run_composed_once
-
-GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
-# Their values are paths or other plain text, taken as they are typed; keys without a group, `model` too, are those of
-# commands.
-PATH_KEYS = frozenset(
-    {"data.root", "data.train", "data.val", "data.test", "data.exclude", "output_dir", "sweep.dir", "model.weights"}
-    | {"run", "a", "b", "model", "checkpoint", "input", "output", "root"}
-    | {"path_column", "label_column", "group_column", "split_column", "delimiter", "encoding"}
-)
-# Hydra would make these before anything is checked.
-_FOLDERS_OF_HYDRA = frozenset({"hydra.run.dir", "hydra.output_subdir"})
-_PLAIN_PATH = re.compile(r"[A-Za-z./_-][\w./@%:+-]*", re.ASCII)
-_KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,59 +56,118 @@ class Job:
     """The folder that a sweep has made for this job; None for a single run."""
 
 
-def permissive(override: str) -> str:
-    """Read an override as its writer meant it: values may be added, groups need no plus."""
-    match = _KEY.match(override)
-    if match is None or override.startswith("-"):
-        return override
-    if override == "experiment=null":
-        return "~experiment"  # It stands like this in train.yaml, but Hydra takes no null on the command line.
-    sign, key, rest = match["sign"] or "", match["key"], _quoted(match["key"], match["rest"] or "")
-    package = match["package"] or ""
-    if key in GROUPS and sign in ("+", "++"):
-        return f"{key}{package}{rest}"
-    is_value = key not in GROUPS and "/" not in key and not package
-    if is_value and sign == "" and rest and key.split(".", 1)[0] != "hydra":
-        return f"++{key}{rest}"
-    if is_value and sign == "+" and ("." in key or key in Config.model_fields):
-        return f"++{key}{rest}"
-    return override
-
-
-def as_typed(override: str, *, is_swept: bool = False) -> str:
-    """An override of a command's own key: a path is taken as it was typed, commas and all unless it is swept."""
-    key, equals, value = override.partition("=")
-    return f"{key}{_quoted(key, equals + value, has_list=is_swept)}"
-
-
-def _quoted(key: str, rest: str, *, has_list: bool = True) -> str:
-    """A path as it was typed: Hydra's grammar would stumble over ~, umlauts or brackets, and read 2024 as a number."""
-    value = rest[1:]
-    is_for_hydra = value in ("", "null") or value[0] in "'\"[" or ("," in value and has_list) or "${" in value
-    if key not in PATH_KEYS or is_for_hydra or _PLAIN_PATH.fullmatch(value):
-        return rest
-    return "='" + value.replace("'", "\\'") + "'"
-
-
-def compose_jobs(argv: Sequence[str], config_name: str, run_job: Callable[[Job], float | None]) -> None:
-    """Compose each job that `argv` describes, check it, and hand it to `run_job`.
+def compose_one(argv: Sequence[str]) -> Job | None:
+    """Compose and check one experiment, whatever sweep its file may ask for (hydra.mode).
 
     Args:
         argv: Hydra's flags and overrides, without the command.
-        config_name: the primary config in conf/.
+
+    Returns:
+        The experiment; None where Hydra was only asked to show something, such as the composed config.
+
+    Raises:
+        UsageError: a flag that is not taken; -m is none of them here.
+        ConfigError: with every mistake.
+    """
+    line = read_command_line(argv)
+    if line.is_multirun:
+        raise UsageError("-m starts a sweep; this takes one experiment")
+    if SHELL_COMPLETION & set(line.flags):
+        _carry_out_by_hydra([*line.flags, *line.overrides], Task(_never, (), new_name()))
+        return None
+    problems, overrides = _refused_and_kept(line)
+    return _one(_composed(overrides, line, problems), line, problems, overrides)
+
+
+def _one(composed: DictConfig, line: CommandLine, problems: list[Problem], overrides: list[str]) -> Job | None:
+    if not line.flags:
+        return _checked_job(composed, problems, overrides)
+    _refuse_problems_of_hydra(composed, overrides)
+    _carry_out_by_hydra([*line.flags, *overrides], Task(_never, (), new_name()))
+    return None
+
+
+def compose_jobs(argv: Sequence[str], run_job: Callable[[Job], float | None]) -> None:
+    """Compose each job that `argv` describes, check it, and hand it to `run_job`.
+
+    What the config says to Hydra itself is judged before Hydra carries anything out.
+
+    Args:
+        argv: Hydra's flags and overrides, without the command.
         run_job: called once, or once per job of a multirun; its result is given to Hydra's sweeper.
 
     Raises:
+        UsageError: a flag that is not taken.
         ConfigError: when composing or checking fails. A single run has not begun then; of a multirun, other jobs
             may have run.
     """
-    problems = [problem for argument in argv if (problem := _refused(argument))]
-    arguments = _for_hydra(argv)
-    while culprit := _compose(arguments, config_name, run_job, problems):
-        if {"-m", "--multirun"} & set(argv):
+    line = read_command_line(argv)
+    if SHELL_COMPLETION & set(line.flags):
+        compose_one(argv)
+        return
+    problems, overrides = _refused_and_kept(line)
+    first = next(choices_of_groups(overrides))
+    composed = _composed(first, line, problems)
+    if line.is_multirun or _asks_for_multirun(composed):
+        if problems:
             raise ConfigError(problems)
-        # Left out, so that the schema can report the other mistakes along with this one.
-        arguments.remove(culprit)
+        _carry_out_sweep(composed, line, overrides, run_job)
+        return
+    is_swept = len(first) != len(overrides) - len(problems) or any(item not in overrides for item in first)
+    job = _one(_composed(overrides, line, problems) if is_swept else composed, line, problems, first)
+    if job is not None:
+        run_job(job)
+
+
+def _carry_out_sweep(
+    composed: DictConfig, line: CommandLine, overrides: list[str], run_job: Callable[[Job], float | None]
+) -> None:
+    """Judge all that the jobs of a sweep may say to Hydra, then leave them to Hydra's sweeper.
+
+    Args:
+        composed: the first of them.
+        line: what was typed.
+        overrides: of all of them, as Hydra reads them.
+        run_job: called once per job, unless the sweeper starts processes.
+    """
+    _refuse_problems_of_hydra(composed, overrides)
+    if composed.hydra.sweeper.get("_target_") != OUR_SWEEPER:  # ours judges each trial itself
+        params = [f"{key}={value}" for key, value in (composed.hydra.sweeper.get("params") or {}).items()]
+        for choices in choices_of_groups([*overrides, *params]):
+            _refuse_problems_of_hydra(_composed(choices, line, []), choices)
+    _carry_out_by_hydra([*line.flags, "--multirun", *overrides], Task(run_job, (), new_name()))
+
+
+def _asks_for_multirun(composed: DictConfig) -> bool:
+    """Whether the experiment sets hydra.mode, as files of searches do; read as it is written."""
+    written = OmegaConf.to_container(composed, resolve=False)
+    hydra = written.get("hydra") if isinstance(written, dict) else None
+    mode = hydra.get("mode") if isinstance(hydra, dict) else None
+    return getattr(mode, "name", mode) == RunMode.MULTIRUN.name
+
+
+def _never(job: Job) -> float | None:
+    raise AssertionError(f"Hydra was to show something, not to carry out {job}")
+
+
+def _refused_and_kept(line: CommandLine) -> tuple[list[Problem], list[str]]:
+    """Overrides that are refused by themselves, as problems, and the others as Hydra reads them."""
+    problems = [problem for override in line.overrides if (problem := refused(override))]
+    kept = [permissive(override) for override in line.overrides if refused(override) is None]
+    return problems, [*search_path(line.folders), *kept]
+
+
+def _refuse_problems_of_hydra(composed: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse before Hydra carries out a config that says to it what it may not, or that could not even be resolved."""
+    problems = [*judge_hydra(composed, overrides), *_oversized(composed)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _oversized(composed: DictConfig) -> list[Problem]:
+    written = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(written, dict)
+    return oversized(written)
 
 
 class Task:
@@ -133,14 +182,12 @@ class Task:
         self.failures: list[Exception] = []
 
     def __call__(self, values: DictConfig) -> float | None:
-        """Check one job and run it."""
+        """Check one job and run it; Hydra goes on with the next job and raises the first failure at the end."""
         try:
-            return self.run_job(_checked_job(values, self.found_before))
+            return self.run_job(_checked_job_of_sweep(values, self.found_before))
         except Exception as error:
             self.failures.append(error)
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise  # Hydra goes on with the next job and raises the first failure at the end.
-            return None  # Raised below, past Hydra's own report of a failed job.
+            raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the resolver has to be there before the config is read."""
@@ -148,52 +195,52 @@ class Task:
 
 
 def _revived(run_job: Callable[[Job], float | None], found_before: tuple[Problem, ...], sweep_name: Path) -> Task:
-    _name_sweeps(sweep_name)
+    # For as long as that process lives: it reads the config after this has returned.
+    ExitStack().enter_context(sweeps_named(sweep_name))
     return Task(run_job, found_before, sweep_name)
 
 
-def _compose(
-    arguments: list[str], config_name: str, run_job: Callable[[Job], float | None], problems: list[Problem]
-) -> str | None:
-    """Returns the override that asks for an option that is not there, after adding it to the problems; else None."""
-    task = Task(run_job, tuple(problems), new_name())
+def _composed(overrides: list[str], line: CommandLine, problems: list[Problem]) -> DictConfig:
+    """Compose one experiment.
+
+    Overrides that ask for options which are not there are removed, after adding them to the problems, so that the
+    schema can report the other mistakes along with them.
+    """
+    while True:
+        try:
+            return compose_values(overrides)
+        except MissingConfigException as error:
+            culprit = override_behind(error, overrides)
+            problems.append(unknown_option(error, culprit, overrides, _options_with(line)))
+            if culprit is None or line.is_multirun:
+                raise ConfigError(problems) from error
+            overrides.remove(culprit)
+        except ConfigError as error:
+            raise ConfigError([*problems, *error.problems]) from error
+        except (Exception, RecursionError) as error:
+            refusal = translate(error, overrides)
+            if refusal is None:
+                raise
+            raise ConfigError([*problems, refusal]) from error
+
+
+def _options_with(line: CommandLine) -> Callable[[str], list[str]]:
+    return lambda group: group_options(group, line.folders)
+
+
+def _carry_out_by_hydra(arguments: list[str], task: Task) -> None:
+    """A multirun, or one of Hydra's flags that shows something."""
     try:
-        _run_hydra(arguments, config_name, task)
+        with _hydra_environment(arguments, task.sweep_name):
+            hydra_main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")(task)()
     except MissingConfigException as error:
         culprit = override_behind(error, arguments)
-        problems.append(unknown_option(error, culprit, arguments, group_options))
-        if culprit is None:
-            raise ConfigError(problems) from error
-        return culprit
+        raise ConfigError([unknown_option(error, culprit, arguments, group_options)]) from error
     except Exception as error:
         refusal = translate(error, arguments) if error not in task.failures else None
         if refusal is None:
             raise
-        raise ConfigError([*problems, refusal]) from error
-    if task.failures:
-        raise task.failures[0]
-    return None
-
-
-def _run_hydra(arguments: list[str], config_name: str, task: Task) -> None:
-    with _hydra_environment(arguments, task.sweep_name):
-        if run_composed_once(arguments, CONF_DIR, config_name, task):
-            return
-        hydra_main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)(task)()
-
-
-def _for_hydra(argv: Sequence[str]) -> list[str]:
-    if SHELL_COMPLETION & set(argv):
-        return list(argv)  # What follows this flag looks like overrides, but is none.
-    return [permissive(argument) for argument in argv if _refused(argument) is None]
-
-
-def _name_sweeps(name: Path) -> None:
-    OmegaConf.register_new_resolver(
-        "new_sweep_dir",
-        lambda sweep_dir, output_dir: sweep_dir or str(Path(str(output_dir)) / "sweeps" / name),
-        replace=True,
-    )
+        raise ConfigError([*task.found_before, refusal]) from error
 
 
 @contextmanager
@@ -203,13 +250,12 @@ def _hydra_environment(arguments: list[str], sweep_name: Path) -> Iterator[None]
     Hydra prints and exits by itself unless HYDRA_FULL_ERROR lets its exceptions through.
     """
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    _name_sweeps(sweep_name)
     sys.argv = [argv[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        yield
+        with sweeps_named(sweep_name):
+            yield
     finally:
-        OmegaConf.clear_resolver("new_sweep_dir")
         sys.argv = argv
         if full_error is None:
             del os.environ["HYDRA_FULL_ERROR"]
@@ -217,40 +263,53 @@ def _hydra_environment(arguments: list[str], sweep_name: Path) -> Iterator[None]
             os.environ["HYDRA_FULL_ERROR"] = full_error
 
 
-def _checked_job(composed: DictConfig, found_before: tuple[Problem, ...]) -> Job:
+def _checked_job(composed: DictConfig, found_before: Sequence[Problem], overrides: Sequence[str]) -> Job:
+    """A single run."""
+    HydraConfig.instance().set_config(composed)  # for interpolations such as ${hydra:job.name}
+    config, told = checked_config(composed, found_before, overrides)
+    return Job(config=config, overrides=told, folder=None)
+
+
+def _checked_job_of_sweep(composed: DictConfig, found_before: tuple[Problem, ...]) -> Job:
     hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir) if hydra.mode == RunMode.MULTIRUN else None
+    folder = Path(hydra.runtime.output_dir)
+    given = [*hydra.overrides.hydra, *hydra.overrides.task]
+    with flag_override(composed, ["struct", "readonly"], [False, False]):
+        composed.hydra = hydra
     try:
-        config, overrides = checked_config(composed, hydra, found_before)
+        config, overrides = checked_config(composed, found_before, given)
     except ConfigError:
-        if folder is not None and not any(folder.iterdir()):
+        if not any(folder.iterdir()):
             folder.rmdir()  # Hydra has made it for this job; a refusal leaves nothing behind.
         raise
     return Job(config=config, overrides=overrides, folder=folder)
 
 
 def checked_config(
-    composed: DictConfig,
-    hydra: Any,  # noqa: ANN401 - Hydra's structured config
-    found_before: tuple[Problem, ...] = (),
+    composed: DictConfig, found_before: Sequence[Problem], given: Sequence[str]
 ) -> tuple[Config, tuple[str, ...]]:
     """The config of a composed experiment, and what was typed for it, without Hydra's prefixes.
 
     Args:
-        composed: with or without the node `hydra`.
-        hydra: that node.
+        composed: with the node `hydra`.
         found_before: mistakes that are reported along with those found here.
+        given: the overrides that Hydra was given.
 
     Raises:
         ConfigError: with every mistake and the place where it stands.
     """
-    typed = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    assert isinstance(typed, list)
-    overrides = tuple(plain(override) for override in typed)
-    unresolved: list[Problem] = []
-    values = {str(key): value for key, value in plain_values(composed, unresolved).items() if key != "hydra"}
+    written = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(written, dict)
+    problems = [*found_before, *judge_hydra(composed, given)]
+    typed = [item for item in given if not item.startswith(("hydra.", "hydra/"))]
+    overrides = tuple(map(plain, typed))
+    if too_large := oversized(written):
+        raise ConfigError([*problems, *too_large])
+    with flag_override(composed, ["struct", "readonly"], [False, False]):
+        hydra = composed.pop("hydra", None)
+    values = {str(key): value for key, value in plain_values(composed, problems).items()}
     try:
-        return judge(values, (*found_before, *unresolved)), overrides
+        return judge(values, tuple(problems)), overrides
     except ConfigError as error:
         files = experiment_files(hydra, overrides)
         raise ConfigError([with_origin(problem, overrides, files) for problem in error.problems]) from None
@@ -270,39 +329,6 @@ def plain_values(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:
             child = as_written[name]
         values[name] = plain_values(child, problems) if isinstance(child, DictConfig | ListConfig) else child
     return list(values.values()) if isinstance(node, ListConfig) else values
-
-
-def _refused(argument: str) -> Problem | None:
-    return _folder_of_hydra(argument) or _swapped_variant(argument)
-
-
-def _folder_of_hydra(argument: str) -> Problem | None:
-    key, equals, value = argument.lstrip("+").partition("=")
-    if not equals or key not in _FOLDERS_OF_HYDRA:
-        return None
-    return Problem(
-        key=key,
-        value=value,
-        has_value=True,
-        message="run folders are made by the runner, after everything was checked",
-        hint="say where with output_dir=…",
-        origin=COMMAND_LINE,
-    )
-
-
-def _swapped_variant(argument: str) -> Problem | None:
-    key, equals, value = argument.lstrip("+").partition("=")
-    group, _, name = key.partition(".")
-    if not equals or VARIANT_KEYS.get(group) != name:
-        return None
-    return Problem(
-        key=key,
-        value=value,
-        has_value=True,
-        message="follows from the option of the group, which brings its own keys",
-        hint=f"choose it with {group}={value if value in group_options(group) else '…'}",
-        origin=COMMAND_LINE,
-    )
 
 
 def to_yaml(config: Section) -> str:

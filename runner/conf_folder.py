@@ -10,7 +10,7 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 CONF_DIR = next(path for path in (_PACKAGE_DIR / "conf", _PACKAGE_DIR.parent / "conf") if path.is_dir())
 
 
-def group_options(group: str, own_folders: Sequence[str] = ()) -> list[str]:
+def group_options(group: str, own_folders: Sequence[str | Path] = ()) -> list[str]:
     """The options of a config group that ship with the runner, and those of the user's own config folders."""
     folders = [CONF_DIR, *map(Path, own_folders)]
     return sorted(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runner.attempt import Attempt
-from runner.compose import Job, compose_jobs
+from runner.compose import compose_one
 from runner.errors import UsageError
 from runner.preflight import preflight
 from runner.schema import Config
@@ -29,13 +29,9 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
     shown_or_swept = [flag for flag in overrides if flag.startswith("-") and flag not in ("--config-dir", "-cd")]
     if shown_or_swept:
         raise UsageError(f"load_config composes one experiment; it takes KEY=VALUE, not {shown_or_swept[0]}")
-    jobs: list[Job] = []
-
-    def keep(job: Job) -> None:
-        jobs.append(job)
-
-    compose_jobs(list(overrides), "train", keep)
-    return jobs[0].config
+    job = compose_one(overrides)
+    assert job is not None, "flags that only show something are refused above"
+    return job.config
 
 
 def fit(config: Config) -> RunResult | Submission:

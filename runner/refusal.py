@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.base.untrusted import UntrustedFileError
 from runner.errors import Problem
 from runner.schema import Config
 
 COMMAND_LINE = "from the command line"
 PACKAGE_HEADER = "# @package _global_"
-SHELL_COMPLETION = frozenset({"-sc", "--shell-completion"})
 
 _SWEEP = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '(?P<override>[^\n]*)'")
 _LOST_OVERRIDE = re.compile(r"In '(?P<file>[^']+)': Could not override '(?P<group>[^'@]+)(?P<package>@[^']+)?'")
@@ -48,8 +47,12 @@ def translate(error: Exception, arguments: Sequence[str]) -> Problem | None:  # 
             return Problem(key="", message=f"a YAML file is no UTF-8 text: {error}", hint="save it as UTF-8")
         case ValueError() if str(error).startswith("Config group override"):
             return _no_name_of_an_option(arguments)
-        case ValueError() if SHELL_COMPLETION & set(arguments):
+        case ValueError() if {"-sc", "--shell-completion"} & set(arguments):
             return _as_it_is(error)
+        case UntrustedFileError():
+            return Problem(key="", message=str(error))
+        case RecursionError():
+            return Problem(key="", message="the config refers to itself again and again, or is nested too deep")
         case HydraException():
             return _swept_without_flag(error) or _lost_override(error) or _as_it_is(error)
         case OmegaConfBaseException() | yaml.YAMLError() | OSError():
@@ -132,7 +135,7 @@ def unknown_option(
     error: MissingConfigException,
     culprit: str | None,
     arguments: Sequence[str],
-    options_of: Callable[[str, Sequence[str]], Sequence[str]],
+    options_of: Callable[[str], Sequence[str]],
 ) -> Problem:
     """Says which option is not there, which there are, and which was probably meant.
 
@@ -140,11 +143,10 @@ def unknown_option(
         error: what Hydra raised.
         culprit: the override that asked for it; None where a YAML file did.
         arguments: what Hydra was given.
-        options_of: the options of a group, also in these folders of the user's; of a list Hydra does not tell them.
+        options_of: the options of a group, also in folders of the user's; of a list Hydra does not tell them.
     """
     group, _, option = (error.missing_cfg_file or "").removesuffix(".yaml").rpartition("/")
-    own_folders = [value for flag, value in pairwise(arguments) if flag in ("--config-dir", "-cd")]
-    options = sorted(name for name in error.options or options_of(group, own_folders) if not name.startswith("_"))
+    options = sorted(name for name in error.options or options_of(group) if not name.startswith("_"))
     if not group:
         return Problem(key="", message=str(error).splitlines()[0])
     close = difflib.get_close_matches(option, options, n=1)

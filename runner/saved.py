@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, flag_override
 
-from runner.compose import GROUPS, permissive
-from runner.conf_folder import CONF_DIR, group_options
+from runner.conf_folder import group_options
+from runner.config.composing import compose_values
+from runner.config.overrides import GROUPS, permissive
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
 from runner.schema import VARIANT_KEYS, Config
@@ -113,24 +111,12 @@ def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
 def default_values(options: Mapping[str, str]) -> dict[str, Any]:
     """The values in conf/ with these options of the groups."""
     chosen = [f"{group}={option}" for group, option in options.items()]
-    with _composing():
-        composed = OmegaConf.to_container(compose("train", overrides=chosen), resolve=True)
-    assert isinstance(composed, dict)
-    return {str(key): value for key, value in composed.items()}
-
-
-@contextmanager
-def _composing() -> Iterator[None]:
-    """Compose from conf/, also where Hydra is at work already: a sweep composes while it runs."""
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(config_dir=str(CONF_DIR), version_base="1.3"):
-            yield
-    finally:
-        GlobalHydra.instance().clear()
-        if outer is not None:
-            GlobalHydra.instance().initialize(outer)
+    composed = compose_values(chosen)
+    with flag_override(composed, ["struct", "readonly"], [False, False]):
+        del composed["hydra"]
+    values = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 def _filled(values: dict[str, Any], defaults: Mapping[Any, Any]) -> dict[str, Any]:
@@ -149,8 +135,7 @@ def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]
         return {}
     relevant = [str(item.input_line) for item in typed if item.key_or_group.split(".")[0] in groups]
     try:
-        with _composing():
-            composed = compose("train", overrides=relevant)
+        composed = compose_values(relevant)
     except MissingConfigException as error:
         raise ConfigError([unknown_option(error, override_behind(error, relevant), relevant, group_options)]) from error
     return {group: OmegaConf.to_container(composed[group], resolve=True) for group in groups}

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.compose import Job, compose_jobs, permissive, to_yaml
+from runner.compose import Job, compose_jobs, to_yaml
 from runner.conf_folder import group_options
+from runner.config.overrides import permissive
 from runner.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,13 +23,13 @@ def must_not_run(job: Job) -> None:
 
 def refusal(*argv: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        compose_jobs(argv, "train", must_not_run)
+        compose_jobs(argv, must_not_run)
     return caught.value
 
 
 def composed(*argv: str) -> Job:
     jobs: list[Job] = []
-    compose_jobs(argv, "train", jobs.append)
+    compose_jobs(argv, jobs.append)
     (job,) = jobs
     return job
 
@@ -313,7 +314,7 @@ def test_an_error_of_the_job_comes_through_as_it_is():
         raise ValueError("Config group override is what this message begins with")
 
     with pytest.raises(ValueError, match="Config group override is what"):
-        compose_jobs([], "train", fail)
+        compose_jobs([], fail)
 
 
 # Our own sweeper and launcher start processes (tests/sweep); Hydra's own call the job here.
@@ -331,7 +332,7 @@ def test_a_multirun_runs_each_combination_in_a_folder_of_its_own(tmp_path, monke
         jobs.append(job)
         return 0.5
 
-    compose_jobs([*SWEEP, f"hydra.sweep.dir={tmp_path / 'sweep'}"], "train", run_job)
+    compose_jobs([*SWEEP, f"hydra.sweep.dir={tmp_path / 'sweep'}"], run_job)
     assert [job.overrides for job in jobs] == [
         ("model=resnet18", "optimizer.lr=0.01"),
         ("model=resnet18", "optimizer.lr=0.1"),
@@ -351,7 +352,7 @@ def test_a_multirun_goes_into_a_new_folder_under_the_output_folder(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     folders: list[Path] = []
     for _ in range(2):
-        compose_jobs([*BASIC, "seed=1,2", "output_dir=out"], "train", lambda job: folders.append(job.folder))
+        compose_jobs([*BASIC, "seed=1,2", "output_dir=out"], lambda job: folders.append(job.folder))
     sweeps = tmp_path / "out" / "sweeps"
     assert [folder.name for folder in folders] == ["0", "1", "0", "1"]
     assert {folder.parents[2] for folder in folders} == {sweeps}
@@ -361,7 +362,7 @@ def test_a_multirun_goes_into_a_new_folder_under_the_output_folder(tmp_path, mon
 def test_a_multirun_goes_where_sweep_dir_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders: list[Path] = []
-    compose_jobs([*BASIC, "seed=1,2", "sweep.dir=mine"], "train", lambda job: folders.append(job.folder))
+    compose_jobs([*BASIC, "seed=1,2", "sweep.dir=mine"], lambda job: folders.append(job.folder))
     assert folders == [tmp_path / "mine" / "0", tmp_path / "mine" / "1"]
 
 
@@ -371,7 +372,6 @@ def test_a_refused_job_ends_no_multirun_and_leaves_no_folder(tmp_path, monkeypat
     with pytest.raises(ConfigError, match=r"trainer\.epochs = -2: must be at least 1"):
         compose_jobs(
             [*BASIC, "trainer.epochs=1,-2,3", "sweep.dir=mine"],
-            "train",
             lambda job: run.append(job.config.trainer.epochs),
         )
     assert run == [1, 3]
@@ -433,7 +433,7 @@ def test_a_config_survives_as_yaml(tmp_path):
 )
 def test_the_shell_is_offered_options_and_keys(line, offered, monkeypatch, capsys):
     monkeypatch.setenv("COMP_LINE", line)
-    compose_jobs(["--shell-completion", "query=bash"], "train", must_not_run)
+    compose_jobs(["--shell-completion", "query=bash"], must_not_run)
     assert set(capsys.readouterr().out.split()) == offered
 
 
@@ -443,7 +443,7 @@ def test_a_completion_for_no_known_shell_is_refused(arguments, told):
 
 
 def test_the_composed_config_is_shown_without_running_it(capsys):
-    compose_jobs(["--cfg", "job", "trainer.epochs=7"], "train", must_not_run)
+    compose_jobs(["--cfg", "job", "trainer.epochs=7"], must_not_run)
     assert "epochs: 7" in capsys.readouterr().out
 
 
@@ -503,7 +503,7 @@ def test_composing_and_judging_import_no_torch(tmp_path):
     script = (
         "import sys\n"
         "from runner.compose import compose_jobs\n"
-        "compose_jobs(['model.weights=IMAGENET1K_V1'], 'train', lambda job: None)\n"
+        "compose_jobs(['model.weights=IMAGENET1K_V1'], lambda job: None)\n"
         "import runner.reference\n"
         "print([name for name in ('torch', 'torchvision', 'sklearn', 'tensorboard') if name in sys.modules])\n"
     )

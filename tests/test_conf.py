@@ -51,7 +51,7 @@ CALLS = sorted(path for path in CONF_DIR.glob("*.yaml") if path.stem != "train")
 
 def jobs_of(argv: tuple[str, ...]) -> list[Job]:
     jobs: list[Job] = []
-    compose_jobs(argv, "train", jobs.append)
+    compose_jobs(argv, jobs.append)
     return jobs
 
 

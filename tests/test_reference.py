@@ -154,7 +154,7 @@ def test_help_keeps_to_the_width(width):
 
 def test_defaults_are_those_of_the_composed_config():
     jobs: list[Job] = []
-    compose_jobs([], "train", jobs.append)
+    compose_jobs([], jobs.append)
     checked = 0
     for group in read_groups():
         variant = next(variant for variant in group.variants if group.default_option in variant.options)

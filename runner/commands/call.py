@@ -14,8 +14,8 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from runner.compose import as_typed
 from runner.conf_folder import CONF_DIR
+from runner.config.overrides import as_typed
 from runner.errors import ConfigError, Problem, UsageError
 from runner.refusal import COMMAND_LINE, translate
 from runner.schema.base import Section

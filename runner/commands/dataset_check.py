@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runner.commands.call import read_call
-from runner.compose import Job, compose_jobs
+from runner.compose import compose_one
 from runner.console import show
 from runner.data.index import some
 from runner.errors import EXIT_DONE, InvalidDatasetError
@@ -33,24 +33,23 @@ def run(argv: list[str]) -> int:
         OutputError: the report can't be written.
     """
     call, overrides = read_call("dataset check", DatasetCheckCall, argv)
+    job = compose_one(overrides)
+    if job is None:
+        return EXIT_DONE
+    from runner.dataset.check import check_dataset  # noqa: PLC0415 - a mistake in the config is told before
 
-    def check(job: Job) -> None:
-        from runner.dataset.check import check_dataset  # noqa: PLC0415 - a mistake in the config is told before
-
-        with StopRequest() as stop:
-            checked = check_dataset(job.config, call.output, stop)
-        show("\n".join(_lines(checked.report)))
-        show(f"report: {checked.folder / 'check.json'}")
-        if num_quarantined := checked.report["num_quarantined"]:
-            show(f"to leave out {num_quarantined:,} of them: data.exclude={checked.folder / 'quarantine.csv'}")
-        if call.strict and checked.num_findings:
-            raise InvalidDatasetError(
-                f"strict: {checked.num_findings:,} findings, "
-                + ", ".join(f"{count:,} × {_TITLES[kind]}" for kind, count in _found(checked.report))
-                + f"; see {checked.folder / 'check.json'}"
-            )
-
-    compose_jobs(overrides, "train", check)
+    with StopRequest() as stop:
+        checked = check_dataset(job.config, call.output, stop)
+    show("\n".join(_lines(checked.report)))
+    show(f"report: {checked.folder / 'check.json'}")
+    if num_quarantined := checked.report["num_quarantined"]:
+        show(f"to leave out {num_quarantined:,} of them: data.exclude={checked.folder / 'quarantine.csv'}")
+    if call.strict and checked.num_findings:
+        raise InvalidDatasetError(
+            f"strict: {checked.num_findings:,} findings, "
+            + ", ".join(f"{count:,} × {_TITLES[kind]}" for kind, count in _found(checked.report))
+            + f"; see {checked.folder / 'check.json'}"
+        )
     return EXIT_DONE
 
 

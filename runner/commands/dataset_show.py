@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.commands.call import read_call
-from runner.compose import Job, compose_jobs
+from runner.compose import compose_one
 from runner.console import show
 from runner.errors import EXIT_DONE, ConfigError, Problem
 from runner.schema.calls import DatasetShowCall
@@ -21,13 +21,12 @@ def run(argv: list[str]) -> int:
     call, overrides = read_call("dataset show", DatasetShowCall, argv)
     if not call.output.lower().endswith(".png"):
         raise ConfigError([Problem(key="output", value=call.output, has_value=True, message="must end in .png")])
+    job = compose_one(overrides)
+    if job is None:
+        return EXIT_DONE
+    with StopRequest() as stop:
+        from runner.dataset.show import show_dataset  # noqa: PLC0415 - torch only once the config is good
 
-    def draw(job: Job) -> None:
-        with StopRequest() as stop:
-            from runner.dataset.show import show_dataset  # noqa: PLC0415 - torch only once the config is good
-
-            files = show_dataset(job.config, call, stop)
-        show(f"{call.output}: {len(files)} images, each as it is and as training sees it in {call.num_samples} epochs")
-
-    compose_jobs(overrides, "train", draw)
+        files = show_dataset(job.config, call, stop)
+    show(f"{call.output}: {len(files)} images, each as it is and as training sees it in {call.num_samples} epochs")
     return EXIT_DONE

@@ -6,7 +6,7 @@ import json
 
 from runner import console
 from runner.commands.call import read_call
-from runner.compose import Job, compose_jobs
+from runner.compose import Job, compose_one
 from runner.data.splits import combined
 from runner.errors import EXIT_DONE, ConfigError, Problem, UsageError
 from runner.plan.environment import adopted_place
@@ -34,15 +34,15 @@ def run(argv: list[str]) -> int:
         call, _ = read_call("doctor", DoctorCall, own)
     except ConfigError as error:
         problems += error.problems
-    jobs: list[Job] = []
+    job: Job | None = None
     try:
-        compose_jobs([argument for argument in argv if argument not in own], "train", jobs.append)
+        job = compose_one([argument for argument in argv if argument not in own])
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
     assert call is not None, "there were no problems"
-    for job in jobs:  # none where Hydra was only asked to show the config
+    if job is not None:  # none where Hydra was only asked to show the config
         _report(job, call)
     return EXIT_DONE
 

@@ -88,7 +88,7 @@ def _resume_sweep(folder: Path, overrides: list[str]) -> int:
     changed = {override.lstrip("+").partition("=")[0] for override in overrides}
     kept = [item for item in before if item.lstrip("+").partition("=")[0] not in changed]
     with contextlib.chdir(record["cwd"]):
-        compose_jobs([*kept, f"sweep.dir={folder}", *overrides], "train", train_job_of_sweep)
+        compose_jobs([*kept, f"sweep.dir={folder}", *overrides], train_job_of_sweep)
     return EXIT_DONE
 
 

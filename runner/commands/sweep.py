@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Transformer
 
-from runner.compose import PATH_KEYS, as_typed
+from runner.config.overrides import PATH_KEYS, as_typed
 from runner.errors import ConfigError, Problem
 from runner.refusal import COMMAND_LINE, translate
 

@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
             "processes of each job itself, or -m dist=slurm, which submits each; or start one job here"
         )
     if {"-m", "--multirun"} & set(argv):
-        compose_jobs(argv, "train", train_job_of_sweep)
+        compose_jobs(argv, train_job_of_sweep)
         return EXIT_DONE
     with StopRequest() as stop, refusals_told(place) as passed:
 
@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
 
             launch(ready, Attempt(overrides=job.overrides), stop=stop)
 
-        compose_jobs(argv, "train", train_passed)
+        compose_jobs(argv, train_passed)
     return EXIT_DONE
 
 

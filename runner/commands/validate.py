@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from runner.compose import Job, compose_jobs
-from runner.console import show
-from runner.errors import EXIT_DONE
+from runner.commands.sweep import combinations
+from runner.compose import Job, compose_one
+from runner.console import show, show_error
+from runner.errors import EXIT_DONE, RunnerError
 
 
 def run(argv: list[str]) -> int:
-    """Check config, data, model and machine.
+    """Check config, data, model and machine; of a sweep (-m) each combination, in this process.
 
     Raises:
-        RunnerError: what `train` would raise before training.
+        RunnerError: what `train` would raise before training; of several combinations the first.
     """
-    # Of a sweep each combination is checked here, in this process, whatever would propose and train it.
-    by_hydra = ["hydra/sweeper=basic", "hydra/launcher=basic"] if {"-m", "--multirun"} & set(argv) else []
-    compose_jobs([*argv, *by_hydra], "train", _validate_job)
+    calls = combinations(argv)
+    failures: list[RunnerError] = []
+    for arguments in calls:
+        try:
+            job = compose_one(arguments)
+            if job is not None:
+                _validate(job)
+        except RunnerError as error:
+            if len(calls) == 1:
+                raise
+            show_error(error)
+            failures.append(error)
+    if failures:
+        raise failures[0]
     return EXIT_DONE
 
 
-def _validate_job(job: Job) -> None:
+def _validate(job: Job) -> None:
     from runner.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
 
     ready = preflight(job.config)

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, flag_override
 
 from runner.compose import checked_config, plain_values
 from runner.conf_folder import group_options
+from runner.config.composing import limited_time
 from runner.errors import ConfigError, Problem
 from runner.refusal import override_behind, plain, translate, unknown_option
 from runner.schema import Config
@@ -129,10 +130,13 @@ class Composer:
 
     def _config(self, overrides: list[str]) -> tuple[Config, tuple[str, ...]]:
         try:
-            composed = self.loader.load_sweep_config(self.master, overrides)
+            with limited_time():
+                composed = self.loader.load_sweep_config(self.master, overrides)
         except MissingConfigException as error:
             culprit = override_behind(error, overrides)
             raise ConfigError([*self.found_before, unknown_option(error, culprit, overrides, group_options)]) from error
+        except ConfigError:
+            raise
         except Exception as error:
             refusal = translate(error, overrides)
             if refusal is None:
@@ -140,9 +144,7 @@ class Composer:
             raise ConfigError([*self.found_before, refusal]) from error
         with flag_override(composed, ["struct", "readonly"], [False, False]):
             HydraConfig.instance().set_config(composed)
-            hydra = composed.hydra
-            del composed["hydra"]
-        return checked_config(composed, hydra, self.found_before)
+        return checked_config(composed, self.found_before, [*self.master.hydra.overrides.hydra, *overrides])
 
 
 def sweep_config(master: DictConfig) -> SweepConfig:

@@ -24,7 +24,7 @@ VARIANTS = (
 @functools.cache
 def composed(argv: tuple[str, ...]) -> dict[str, Any]:
     jobs: list[Job] = []
-    compose_jobs(argv, "train", jobs.append)
+    compose_jobs(argv, jobs.append)
     return jobs[0].config.model_dump(mode="json")
 
 

@@ -31,7 +31,7 @@ def sweep(tmp_path, monkeypatch):
 
     def carry_out(*overrides: str) -> list[float]:
         trained.clear()
-        compose_jobs(["-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine", *overrides], "train", play)
+        compose_jobs(["-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine", *overrides], play)
         return list(trained)
 
     monkeypatch.setattr("runner.commands.resume.train_job_of_sweep", play)

@@ -60,7 +60,7 @@ def trainings(tmp_path, monkeypatch) -> Trainings:
 def sweep(trainings: Trainings, *overrides: str) -> list[dict]:
     flags = [item for item in overrides if item.startswith("--")]
     typed = [item for item in overrides if item not in flags]
-    compose_jobs([*flags, *IN_PROCESS, *typed], "train", trainings)
+    compose_jobs([*flags, *IN_PROCESS, *typed], trainings)
     return leaderboard()
 
 
@@ -212,7 +212,7 @@ def test_the_runs_of_others_are_not_touched(trainings, tmp_path):
 
 
 def test_a_dry_run_shows_the_trials_and_starts_none(trainings, tmp_path, capsys):
-    compose_jobs([*IN_PROCESS, "optimizer.lr=0.1,0.2", "seed=3,4", "sweep.dry_run=true"], "train", trainings)
+    compose_jobs([*IN_PROCESS, "optimizer.lr=0.1,0.2", "seed=3,4", "sweep.dry_run=true"], trainings)
     assert capsys.readouterr().out.splitlines()[:2] == ["0  optimizer.lr=0.1 seed=3", "1  optimizer.lr=0.1 seed=4"]
     assert list(tmp_path.iterdir()) == []
 
@@ -220,7 +220,7 @@ def test_a_dry_run_shows_the_trials_and_starts_none(trainings, tmp_path, capsys)
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_dry_run_of_a_search_shows_what_it_begins_with(trainings, capsys, sampler):
     search = (f"hydra/sweeper={sampler}", "optimizer.lr=tag(log,interval(0.001,1))", "sweep.num_trials=3")
-    compose_jobs([*IN_PROCESS, *search, "sweep.dry_run=true"], "train", trainings)
+    compose_jobs([*IN_PROCESS, *search, "sweep.dry_run=true"], trainings)
     shown = capsys.readouterr().out.splitlines()
     sweep(trainings, *search, "sweep.parallel=1")
     proposed = [line.partition("optimizer.lr=")[2] for line in shown if "optimizer.lr=" in line]
@@ -291,7 +291,7 @@ def test_no_trial_starts_after_the_time_is_up(trainings):
 
 
 def test_hydras_own_sweeper_and_its_parameters_in_yaml(trainings):
-    compose_jobs([*IN_PROCESS, "hydra/sweeper=basic", "optimizer.lr=0.1,0.2"], "train", trainings)
+    compose_jobs([*IN_PROCESS, "hydra/sweeper=basic", "optimizer.lr=0.1,0.2"], trainings)
     assert trainings.trained == [("0", 0.1), ("1", 0.2)]
 
 

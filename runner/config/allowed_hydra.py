@@ -1,0 +1,204 @@
+"""What a config may say to Hydra itself: a short list; all else is refused before Hydra acts on it.
+
+Hydra instantiates what stands under `hydra.callbacks`, configures loggers by factories that a config names, makes
+folders and sets environment variables, before the config of the experiment is looked at; it calls its own blocklist of
+targets no security boundary. So the composed node `hydra` is judged first. Settings that are not listed here must be as
+Hydra and conf/ have them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from runner.config.overrides import OPTION_NAME
+from runner.errors import Problem
+
+_NONE_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
+# The values that Hydra and conf/ give to what nobody may change.
+_FIXED: dict[str, Any] = {
+    "run.dir": ".",
+    "output_subdir": None,
+    "callbacks": {},
+    "hydra_logging": _NONE_LOGGING,
+    "job_logging": _NONE_LOGGING,
+    "sweep.subdir": "${hydra.job.num}",
+    "job.chdir": False,
+    "job.env_set": {},
+    "job.env_copy": [],
+    "env": {},
+}
+_HINTS = {
+    "run.dir": "say where run folders are made with output_dir=FOLDER",
+    "output_subdir": "the resolved config lies in the run folder",
+    "job.chdir": "run folders are made with output_dir=FOLDER; paths are relative to the folder that you start in",
+    "job.env_set": "set environment variables in the shell that starts the runner",
+}
+# Texts, nothing of which a shell, a batch script or an evaluation of joblib's could make a command.
+_PLAIN_TEXT = re.compile(r"[\w.:/@+=,%-]*(\$\{hydra\.job\.name\})?", re.ASCII)
+_SUBMITIT = frozenset(
+    {"timeout_min", "cpus_per_task", "gpus_per_node", "tasks_per_node", "mem_gb", "nodes", "name", "stderr_to_stdout"}
+)
+_SUBMITIT_DEFAULTS = {"submitit_folder": "${hydra.sweep.dir}/.submitit/%j"}
+_SLURM = _SUBMITIT | frozenset(
+    {"partition", "qos", "comment", "constraint", "exclude", "gres", "cpus_per_gpu", "gpus_per_task", "mem_per_gpu"}
+    | {"mem_per_cpu", "account", "signal_delay_s", "max_num_timeout", "array_parallelism"}
+)
+_JOBLIB = frozenset({"n_jobs", "prefer", "require", "verbose", "timeout", "batch_size"})
+_JOBLIB_DEFAULTS = {
+    "backend": None,
+    "pre_dispatch": "2*n_jobs",
+    "temp_folder": None,
+    "max_nbytes": None,
+    "mmap_mode": "r",
+}
+# By _target_: the options that may be set, and the values of the others.
+_LAUNCHERS: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
+    "hydra_plugins.runner_sweeps.TrialLauncher": (frozenset(), {}),
+    "hydra._internal.core_plugins.basic_launcher.BasicLauncher": (frozenset(), {}),
+    "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": (_JOBLIB, _JOBLIB_DEFAULTS),
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher": (_SUBMITIT, _SUBMITIT_DEFAULTS),
+    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher": (
+        _SLURM,
+        {**_SUBMITIT_DEFAULTS, "additional_parameters": {}, "setup": None},
+    ),
+}
+OUR_SWEEPER = "hydra_plugins.runner_sweeps.TrialSweeper"
+_SWEEPERS: dict[str, frozenset[str]] = {
+    OUR_SWEEPER: frozenset({"sampler", "params"}),
+    "hydra._internal.core_plugins.basic_sweeper.BasicSweeper": frozenset({"max_batch_size", "params"}),
+}
+# What Hydra itself fills in, or only ever prints.
+_OF_HYDRA = frozenset({"help", "hydra_help", "runtime", "searchpath"})
+
+
+def judge_hydra(composed: DictConfig, given: Collection[str]) -> list[Problem]:
+    """What a composed config says to Hydra that it may not; empty where all is well.
+
+    Args:
+        composed: with the node `hydra`, of which nothing has been carried out yet and no interpolation is resolved.
+        given: the overrides that Hydra was given.
+    """
+    written = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(written, dict)
+    values = written.get("hydra")
+    if not isinstance(values, dict):
+        return [Problem(key="hydra", value=values, has_value=True, message="Hydra's own settings can't be taken away")]
+    problems = [*_fixed(values), *_part("launcher", values, _launcher), *_part("sweeper", values, _sweeper)]
+    for key, value in values.items():
+        if key not in _OF_HYDRA and key in _JUDGED:
+            problems += _JUDGED[key](value)
+        elif key not in _OF_HYDRA and not any(name.partition(".")[0] == key for name in (*_FIXED, *_OTHERS)):
+            problems.append(_refused(str(key), value))
+    return [*problems, *_overrides(values.get("overrides"), given), *_choices(values.get("runtime"))]
+
+
+def _refused(key: str, value: Any, hint: str | None = None) -> Problem:  # noqa: ANN401 - whatever YAML can hold
+    return Problem(
+        key=f"hydra.{key}",
+        value=value,
+        has_value=True,
+        message="is not taken: of Hydra's own settings a config may have hydra.sweep.dir, hydra.mode, hydra.job.name, "
+        "the options of hydra/sweeper and hydra/launcher, and no others",
+        hint=hint,
+    )
+
+
+def _fixed(values: Mapping[Any, Any]) -> Iterator[Problem]:
+    for key, expected in _FIXED.items():
+        found: Any = values
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else found
+        if found != expected and not (key == "job.chdir" and found is None):
+            yield _refused(key, found, _HINTS.get(key))
+
+
+def _part(
+    name: str, values: Mapping[Any, Any], judge: Callable[[str, Mapping[str, Any]], Iterator[Problem]]
+) -> Iterator[Problem]:
+    part = values.get(name)
+    if not isinstance(part, Mapping):
+        yield _refused(name, part)
+        return
+    target = part.get("_target_")
+    known: Collection[str] = _LAUNCHERS if name == "launcher" else _SWEEPERS
+    if target not in known:
+        there = "grid, random, tpe, gp, nsga2 or basic" if name == "sweeper" else "trials, basic, joblib or submitit's"
+        yield Problem(
+            key=f"hydra.{name}._target_",
+            value=target,
+            has_value=True,
+            message=f"is none of the runner's or Hydra's own; choose one with hydra/{name}=NAME: {there}",
+        )
+        return
+    yield from judge(str(target), {str(key): value for key, value in part.items() if key != "_target_"})
+
+
+def _launcher(target: str, options: Mapping[str, Any]) -> Iterator[Problem]:
+    free, fixed = _LAUNCHERS[target]
+    for key, value in options.items():
+        if key in fixed and value == fixed[key]:
+            continue
+        is_plain = value is None or isinstance(value, bool | int | float)
+        if key not in free or not (is_plain or (isinstance(value, str) and _PLAIN_TEXT.fullmatch(value))):
+            hint = (
+                "dist=slurm submits jobs with dist.slurm.setup and dist.slurm.extra" if "submitit" in target else None
+            )
+            yield _refused(f"launcher.{key}", value, hint)
+
+
+def _sweeper(target: str, options: Mapping[str, Any]) -> Iterator[Problem]:
+    for key, value in options.items():
+        if key not in _SWEEPERS[target]:
+            yield _refused(f"sweeper.{key}", value)
+    params = options.get("params") or {}
+    if not isinstance(params, Mapping):
+        yield _refused("sweeper.params", params)
+        return
+    for key, value in params.items():
+        if str(key).lstrip("+~").startswith(("hydra", "/")):
+            yield _refused(f"sweeper.params.{key}", value)
+
+
+def _mode(value: Any) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML can hold
+    if value is not None and getattr(value, "name", value) not in ("RUN", "MULTIRUN"):
+        yield _refused("mode", value)
+
+
+def _job(value: Any) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML can hold
+    name = value.get("name")
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+        yield _refused("job.name", name, "letters, digits, dots, _ and - only")
+
+
+def _verbose(value: Any) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML can hold
+    if not isinstance(value, bool):
+        yield _refused("verbose", value)
+
+
+_JUDGED: dict[Any, Callable[[Any], Iterator[Problem]]] = {"mode": _mode, "job": _job, "verbose": _verbose}
+_OTHERS = ("launcher", "sweeper", "sweep.dir", "overrides")
+
+
+def _overrides(value: Any, given: Collection[str]) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML can hold
+    """A file that lists overrides of its own would have Hydra's launchers compose jobs with them."""
+    lists = value.values() if isinstance(value, Mapping) else ()
+    for item in (item for items in lists for item in (items if isinstance(items, list) else [items])):
+        if item not in given and item not in ("hydra.mode=RUN", "hydra.mode=MULTIRUN"):
+            yield _refused("overrides", item)
+
+
+def _choices(runtime: Any) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML can hold
+    """Options that files choose for each other, also by interpolation."""
+    choices = runtime.get("choices") if isinstance(runtime, Mapping) else None
+    for group, name in (choices or {}).items():
+        if isinstance(name, str) and not OPTION_NAME.fullmatch(name):
+            yield Problem(
+                key=str(group),
+                value=name,
+                has_value=True,
+                message="must be the name of an option, which lies in the folder of its group",
+            )
