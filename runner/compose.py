@@ -111,6 +111,7 @@ def compose_jobs(argv: Sequence[str], run_job: Callable[[Job], float | None]) ->
     if line.is_multirun or _asks_for_multirun(composed):
         if problems:
             raise ConfigError(problems)
+        _refuse_problems_of_hydra(composed, first)
         _carry_out_sweep(composed, line, overrides, run_job)
         return
     is_swept = len(first) != len(overrides) - len(problems) or any(item not in overrides for item in first)
@@ -130,7 +131,6 @@ def _carry_out_sweep(
         overrides: of all of them, as Hydra reads them.
         run_job: called once per job, unless the sweeper starts processes.
     """
-    _refuse_problems_of_hydra(composed, overrides)
     if composed.hydra.sweeper.get("_target_") != OUR_SWEEPER:  # ours judges each trial itself
         params = [f"{key}={value}" for key, value in (composed.hydra.sweeper.get("params") or {}).items()]
         for choices in choices_of_groups([*overrides, *params]):
