@@ -27,7 +27,7 @@ from runner.conf_folder import CONF_DIR, group_options
 from runner.config.allowed_hydra import OUR_SWEEPER, judge_hydra
 from runner.config.arguments import SHELL_COMPLETION, CommandLine, read_command_line
 from runner.config.composing import compose_values, sweeps_named
-from runner.config.interpolation import oversized
+from runner.config.interpolation import as_written, from_environment, oversized, passwords
 from runner.config.overrides import choices_of_groups, permissive, refused
 from runner.config.own_files import search_path
 from runner.errors import ConfigError, Problem, UsageError
@@ -41,7 +41,6 @@ from runner.refusal import (
 )
 from runner.run_folder import new_name
 from runner.schema import Config
-from runner.schema.base import Section
 from runner.schema.judge import MISSING, judge
 
 
@@ -305,14 +304,17 @@ def checked_config(
     overrides = tuple(map(plain, typed))
     if too_large := oversized(written):
         raise ConfigError([*problems, *too_large])
+    from_outside = from_environment(written)
+    problems += passwords(written)
     with flag_override(composed, ["struct", "readonly"], [False, False]):
         hydra = composed.pop("hydra", None)
     values = {str(key): value for key, value in plain_values(composed, problems).items()}
     try:
-        return judge(values, tuple(problems)), overrides
+        return judge(values, tuple(problems)).with_written(from_outside), overrides
     except ConfigError as error:
         files = experiment_files(hydra, overrides)
-        raise ConfigError([with_origin(problem, overrides, files) for problem in error.problems]) from None
+        shown = [as_written(problem, values, from_outside) for problem in error.problems]
+        raise ConfigError([with_origin(problem, overrides, files) for problem in shown]) from None
 
 
 def plain_values(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  # noqa: ANN401 - plain values
@@ -331,6 +333,6 @@ def plain_values(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:
     return list(values.values()) if isinstance(node, ListConfig) else values
 
 
-def to_yaml(config: Section) -> str:
-    """A config as YAML, in the order of the schema."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def to_yaml(config: Config) -> str:
+    """A config as YAML, in the order of the schema, as it is saved and shown."""
+    return yaml.safe_dump(config.to_save(), sort_keys=False, allow_unicode=True)

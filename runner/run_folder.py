@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from runner.base.masked import masked_values
 from runner.errors import CheckpointError, OutputError
 from runner.files import append_line, lock_file, named_write_errors, write_atomic, write_json
 
@@ -161,7 +162,7 @@ class RunFolder:
         append_line(self.metrics_file, json.dumps(row, allow_nan=False))
 
     def _save(self) -> None:
-        write_json(self.path / "run.json", self.record)
+        write_json(self.path / "run.json", masked_values(self.record))
 
     @contextmanager
     def hold(self) -> Iterator[None]:

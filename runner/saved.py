@@ -14,6 +14,7 @@ from omegaconf import OmegaConf, flag_override
 
 from runner.conf_folder import group_options
 from runner.config.composing import compose_values
+from runner.config.interpolation import as_written, resolved
 from runner.config.overrides import GROUPS, permissive
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
@@ -48,9 +49,26 @@ def load_saved(run_dir: Path, overrides: Sequence[str] = (), *, is_trained: bool
             raise
         raise ConfigError([refusal]) from error
     try:
-        return judge(changed, is_trained=is_trained)
+        return saved_config(changed, is_trained=is_trained)
     except ConfigError as error:
         raise ConfigError([with_origin(problem, tuple(overrides), ()) for problem in error.problems]) from None
+
+
+def saved_config(values: Mapping[str, Any], *, is_trained: bool = False) -> Config:
+    """A config out of values as they are saved: what was left to the environment is read there again.
+
+    Args:
+        values: as :meth:`runner.schema.Config.to_save` gives them.
+        is_trained: whether the model only has to be evaluated; rules of training don't count then.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    found, written = resolved(values)
+    try:
+        return judge(found, is_trained=is_trained).with_written(written)
+    except ConfigError as error:
+        raise ConfigError([as_written(problem, found, written) for problem in error.problems]) from None
 
 
 def read_values(run_dir: Path) -> dict[str, Any]:
@@ -89,7 +107,7 @@ def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
             raise ConfigError([Problem(key=override.key_or_group, message="a saved config needs all of its keys")])
         OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
     _forget_folders_of_another_root(node, {override.key_or_group for override in typed})
-    changed = OmegaConf.to_container(node, resolve=True)
+    changed = OmegaConf.to_container(node, resolve=False)
     assert isinstance(changed, dict)
     return {str(key): value for key, value in changed.items()}
 

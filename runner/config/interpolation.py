@@ -5,12 +5,17 @@ What comes from the environment may be a secret: it is used, but saved and shown
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.errors import Problem
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.base.masked import masked
+from runner.errors import ConfigError, Problem
 
 _MAX_EXPANDED = 1_000_000
 """Characters, and values, that all interpolations of a config may come to."""
@@ -130,3 +135,56 @@ def _spelt_out(values: Mapping[Any, Any], text: str, path: tuple[str, ...], dept
         return _spelt_out(values, child, target, depth + 1) if isinstance(child, str) and target else match[0]
 
     return _INTERPOLATION.sub(written, text)
+
+
+def as_written(problem: Problem, values: Mapping[str, Any], written: Mapping[str, str]) -> Problem:
+    """A mistake without the value of an environment variable in it.
+
+    Args:
+        problem: what is told of any key.
+        values: nested plain values, resolved.
+        written: the texts that come from the environment, by full key.
+    """
+    for key, text in written.items():
+        secret = str(node_at(values, tuple(key.split("."))))
+        if problem.key == key:
+            problem = dataclasses.replace(problem, value=text)
+        if secret and secret != text:
+            problem = dataclasses.replace(problem, message=problem.message.replace(secret, text))
+            if isinstance(problem.value, str):
+                problem = dataclasses.replace(problem, value=problem.value.replace(secret, text))
+    return problem
+
+
+def passwords(values: Mapping[Any, Any]) -> list[Problem]:
+    """The keys with an address that holds a password: a config is saved, and a command line is seen by others.
+
+    Args:
+        values: nested plain values as they were written.
+    """
+    return [
+        Problem(
+            key=".".join(path),
+            message=f"{masked(text)} holds a password, which would be saved",
+            hint="put the address into an environment variable and write '${oc.env:NAME}' for it",
+        )
+        for path, text in _texts(values, ())
+        if masked(text) != text and "${" not in text
+    ]
+
+
+def resolved(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of a saved config, and those that come from the environment as they were written.
+
+    Raises:
+        ConfigError: an interpolation leads nowhere, or they grow too large.
+    """
+    if too_large := oversized(values):
+        raise ConfigError(too_large)
+    try:
+        found = OmegaConf.to_container(OmegaConf.create(dict(values)), resolve=True)
+    except OmegaConfBaseException as error:
+        message = str(error).splitlines()[0]
+        raise ConfigError([Problem(key=str(error.full_key or ""), message=message)]) from error
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}, from_environment(values)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
+from runner.base.masked import masked_values
 from runner.schema.base import Section
 from runner.schema.data import DataConfig
 from runner.schema.dist import DistConfig
@@ -17,6 +19,9 @@ from runner.schema.trainer import TrainerConfig
 
 # The key that tells which variant of a group is meant; it is set by the group's option.
 VARIANT_KEYS = {"model": "family", "data": "source", "optimizer": "name", "schedule": "name"}
+
+
+_SAVED_AS_WRITTEN = ("dist.", "sweep.")
 
 
 class Config(Section):
@@ -40,3 +45,31 @@ class Config(Section):
     """How many processes on how many machines."""
     sweep: SweepConfig
     """What a multirun (-m) searches, how many trials at once, and what ends them early."""
+    _written: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    def with_written(self, written: Mapping[str, str]) -> Config:
+        """The same values, of which those of the environment are known as they were written.
+
+        Args:
+            written: `${oc.env:NAME}` and what stands around it, by full key.
+        """
+        known = self.model_copy()
+        known._written = {key: text for key, text in written.items() if key.startswith(_SAVED_AS_WRITTEN)}
+        return known
+
+    def to_save(self) -> dict[str, Any]:
+        """The values as they are saved and shown, as plain JSON.
+
+        Of `dist` and `sweep`, which don't decide about the result, what comes from the environment stands as it was
+        written: it may be a secret. Elsewhere a saved run could not be explained or repeated without the value itself.
+        User information in addresses is masked everywhere.
+        """
+        values: dict[str, Any] = masked_values(self.model_dump(mode="json"))
+        for key, text in self._written.items():
+            *parents, last = (int(part) if part.isdecimal() else part for part in key.split("."))
+            node: Any = values
+            for part in parents:
+                node = node[part]
+            if isinstance(node[last], str):
+                node[last] = text
+        return values

@@ -65,6 +65,8 @@ def judge(values: Mapping[str, Any], found_before: tuple[Problem, ...] = (), *, 
         config = Config.model_validate_json(json.dumps(values, default=repr))
     except ValidationError as error:
         problems += explain(error, values)
+    told = {problem.key for problem in problems}
+    problems += (problem for problem in _huge_numbers(values) if problem.key not in told)
     problems += find_conflicts(values, is_trained=is_trained)
     if problems or config is None:
         raise ConfigError(list(_one_per_key(problems)))
@@ -148,6 +150,15 @@ def _without_values(node: object, key: str = "") -> Iterator[Problem]:
     elif isinstance(node, Mapping):
         for name, child in node.items():
             yield from _without_values(child, f"{key}.{name}" if key else str(name))
+
+
+def _huge_numbers(node: object, key: str = "") -> Iterator[Problem]:
+    """Whole numbers that no machine can count to, where a field has no upper bound of its own."""
+    if isinstance(node, int) and not -(2**63) <= node < 2**63:
+        yield Problem(key=key, message="must be a number of at most 18 digits")
+    elif isinstance(node, Mapping | list):
+        for name, child in node.items() if isinstance(node, Mapping) else enumerate(node):
+            yield from _huge_numbers(child, f"{key}.{name}" if key else str(name))
 
 
 def _one_per_key(problems: Iterable[Problem]) -> Iterator[Problem]:

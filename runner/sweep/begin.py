@@ -15,8 +15,8 @@ from runner.data.paths import resolve_paths
 from runner.data.splits import open_splits
 from runner.errors import ConfigError, LaunchError, MissingPackageError, OutputError, Problem, TrialsFailedError
 from runner.run_folder import check_writable
+from runner.saved import saved_config
 from runner.schema import Config
-from runner.schema.judge import judge
 from runner.schema.sweep import SweepConfig
 from runner.stop import StopRequest
 from runner.sweep.axes import Axis
@@ -51,7 +51,7 @@ def carry_out(composer: Composer, config: SweepConfig, sampler: SamplerName, *, 
         StoppedOnRequest: when it was stopped.
     """
     trials = composer.trials(combinations(composer.axes, config.zip)) if sampler == GRID else []
-    base = judge(trials[0].config) if trials else _checked_search(composer, config)
+    base = saved_config(trials[0].config) if trials else _checked_search(composer, config)
     config = base.sweep.with_metric(base.trainer.monitor)
     if sampler != GRID or config.pruner != "none":
         _need_optuna()
@@ -93,7 +93,7 @@ def run_batch(composer: Composer, jobs: Sequence[list[str]], first_number: int) 
     """
     shared = set.intersection(*map(set, jobs))
     asked = [composer.typed(first_number + at, job, shared) for at, job in enumerate(jobs)]
-    base = judge(asked[0].config)
+    base = saved_config(asked[0].config)
     config = base.sweep.with_metric(base.trainer.monitor)
     path = Path(str(composer.master.hydra.sweep.dir)).expanduser().absolute()
     with StopRequest() as stop, opened(composer, config, path) as folder:

@@ -17,6 +17,7 @@ from runner.conf_folder import group_options
 from runner.config.composing import limited_time
 from runner.errors import ConfigError, Problem
 from runner.refusal import override_behind, plain, translate, unknown_option
+from runner.saved import saved_config
 from runner.schema import Config
 from runner.schema.judge import judge
 from runner.schema.sweep import SweepConfig
@@ -50,7 +51,7 @@ class Composer:
             identity=identity_of(config, values),
             values=dict(values),
             overrides=_without_sweep(overrides),
-            config=config.model_dump(mode="json"),
+            config=config.to_save(),
         )
 
     def overrides_of(self, values: Mapping[str, str]) -> list[str]:
@@ -68,7 +69,7 @@ class Composer:
         shared = [item for item in self.shared if plain(item).partition("=")[0] not in values]
         own = [f"{elements.get(key, element_of(key))}={value}" for key, value in values.items()]
         config, _ = self._config([*shared, *own])
-        return config.model_dump(mode="json")
+        return config.to_save()
 
     def typed(self, number: int, overrides: list[str], shared: Collection[str]) -> Trial:
         """The trial of overrides that another sweeper has made up; what is not shared by all is what varies.
@@ -84,7 +85,7 @@ class Composer:
             identity=identity_of(config, values),
             values=values,
             overrides=_without_sweep(told),
-            config=config.model_dump(mode="json"),
+            config=config.to_save(),
         )
 
     def trials(self, combinations: Sequence[Mapping[str, str]], first_number: int = 0) -> list[Trial]:
@@ -119,7 +120,7 @@ class Composer:
             for value in bounds(axis)
         ]
         trials = self.trials([first, *varied])
-        return judge(trials[0].config)
+        return saved_config(trials[0].config)
 
     def _applying(self, values: Mapping[str, str]) -> dict[str, str]:
         chosen: dict[str, str] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from runner import console
+from runner.base.masked import masked, masked_values
 from runner.errors import ConfigError, OutputError, RunnerError
 from runner.files import write_atomic
 from runner.run_folder import timestamp
@@ -55,13 +56,13 @@ def record_command(folder: SweepFolder, composer: Composer, config: SweepConfig)
     folder.begin(
         {
             "start": before.get("start", timestamp()),
-            "argv": sys.argv[1:],
+            "argv": masked_values(sys.argv[1:]),
             "cwd": str(Path.cwd()),
             "metrics": list(config.metrics),
             "directions": list(config.directions),
         }
     )
-    write_atomic(folder.path / "multirun.yaml", OmegaConf.to_yaml(composer.master))
+    write_atomic(folder.path / "multirun.yaml", masked(OmegaConf.to_yaml(composer.master)))
 
 
 def merged(known: Sequence[Trial], asked: Sequence[Trial]) -> list[Trial]:

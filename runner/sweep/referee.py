@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.console import LOGGER
-from runner.schema.judge import judge
+from runner.saved import saved_config
 from runner.sweep.folder import SweepFolder, load_trial
 from runner.sweep.outcome import epochs_of, value_of
 
@@ -54,7 +54,7 @@ class TrialReferee:
 
         trial = load_trial(self.trial_file)
         assert trial.study_number is not None, "a sweep with a policy gives each trial a place in a study"
-        config = judge(trial.config)
+        config = saved_config(trial.config)
         sweep = config.sweep.with_metric(config.trainer.monitor)
         folder = SweepFolder(self.trial_file.parents[1])
         self._judgement = Judgement(sweep, folder, trial.study_number, max_epochs=config.trainer.epochs)

@@ -15,7 +15,7 @@ from runner.launch.submitted import Submission
 from runner.launch.watch import Watch, die_with
 from runner.leave import leave
 from runner.preflight import preflight
-from runner.schema.judge import judge
+from runner.saved import saved_config
 from runner.stop import StopRequest
 from runner.sweep.folder import SweepFolder, Trial, load_trial
 from runner.sweep.jobs import JOB_FILE
@@ -50,7 +50,7 @@ def main() -> int:
 def _train(folder: SweepFolder, trial: Trial, stop: StopRequest) -> None:
     run_dir = folder.run_dir(trial)
     is_resumed = (run_dir / "run.json").is_file()
-    config = judge(trial.config)
+    config = saved_config(trial.config)
     ready = preflight(config, run_dir)
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 

@@ -89,7 +89,7 @@ class Recorder:
 
     def end(self, config: Config, best: Best, step: int) -> None:
         """Record the hyperparameters with the best value of the monitored metric."""
-        parameters = _flat(config.model_dump(mode="json", exclude={"sweep"}))
+        parameters = _flat({key: value for key, value in config.to_save().items() if key != "sweep"})
         self._tensorboard.hparams(parameters, {f"best/{best.metric}": best.value}, step)
 
     def _cells(self, row: dict[str, Any]) -> dict[str, str]:

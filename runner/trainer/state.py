@@ -47,7 +47,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "data_fingerprint": trainer.data_fingerprint,
         "classes": list(trainer.classes),
         "numerics": numerics_of(trainer),
-        "config": trainer.config.model_dump(mode="json"),
+        "config": trainer.config.to_save(),
     }
 
 
