@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
+
+
+def _forget_working_folder() -> None:
+    """Import nothing from the working folder, unless the runner itself lies there.
+
+    `python -m` puts it first on the path: a `difflib.py`, a `hydra_plugins/` or an `x.dist-info` in a folder that came
+    from somebody else would be run. What PYTHONPATH names stays. Python itself has imported a few modules by then, so
+    that only the console script `runner` is safe in such a folder.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - imports nothing yet
+    if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0]) == os.getcwd() != home:  # noqa: PTH109
+        del sys.path[0]
+
+
+if __name__ == "__main__":
+    _forget_working_folder()
+
+import signal
 import traceback
 from typing import NoReturn
 
