@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,12 +14,13 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
+from runner.base.untrusted import UntrustedFileError, read_yaml
 from runner.compose import GROUPS, permissive
 from runner.conf_folder import CONF_DIR, group_options
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
 from runner.schema import VARIANT_KEYS, Config
-from runner.schema.judge import judge
+from runner.schema.judge import judge, variants_of
 
 _DATA_FOLDERS = ("train", "val", "test")
 
@@ -63,13 +63,16 @@ def read_values(run_dir: Path) -> dict[str, Any]:
     """
     file = run_dir / "config.yaml"
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+        values = read_yaml(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{run_dir} is no run folder: it has no config.yaml") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UntrustedFileError) as error:
         raise CheckpointError(f"{file} can't be read: {error}") from error
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise CheckpointError(f"{file} is damaged: it holds no config")
+    for group in ("hydra", *(name for name, field in Config.model_fields.items() if variants_of(field.annotation))):
+        if not isinstance(values.get(group, {}), dict):
+            raise CheckpointError(f"{file} is damaged: {group} is no group of keys")
     return values
 
 
@@ -103,10 +106,13 @@ def _with_new_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
     """The options of the groups with variants that a config came from."""
-    options = {group: str(values.get(group, {}).get(tag)) for group, tag in VARIANT_KEYS.items()}
-    options["model"] = str(values.get("model", {}).get("name"))
+    groups = {group: values.get(group) for group in (*VARIANT_KEYS, "model")}
+    # What is no group is refused when the config is judged.
+    known = {group: inner if isinstance(inner, Mapping) else {} for group, inner in groups.items()}
+    options = {group: str(known[group].get(tag)) for group, tag in VARIANT_KEYS.items()}
+    options["model"] = str(known["model"].get("name"))
     if options["model"] not in group_options("model"):
-        options["model"] = str(values.get("model", {}).get("family"))
+        options["model"] = str(known["model"].get("family"))
     return {group: option for group, option in options.items() if option in group_options(group)}
 
 
