@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -16,11 +15,10 @@ from runner.data.splits import Splits
 from runner.data.transforms import Normalizer, PackagedTransform, Pipeline, pipeline_of
 from runner.device import Precision, choose_memory_format
 from runner.dist import DistContext, single_process
-from runner.errors import CheckpointError
 from runner.evaluation.examine import Scorer, Share
 from runner.evaluation.subject import read_classes
 from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights
-from runner.model import build_architecture, with_versions
+from runner.model import build_architecture, check_trained
 from runner.package import Package, Preprocessing, read_package
 from runner.schema import Config
 from runner.schema.model import ModelConfig
@@ -45,6 +43,8 @@ def assemble_evaluation(
         InvalidModelError: when a custom model is no longer installed.
     """
     data = in_force(config)
+    if dist.is_main:
+        check_trained(file, config.model, len(splits.classes))
     module = build_architecture(config.model, len(splits.classes))
     load_weights(module, file, dist)
     scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
@@ -83,12 +83,10 @@ def assemble_scorer(package: Package, device: torch.device, precision: Precision
 
 
 def _packaged_module(package: Package) -> nn.Module:
-    card = package.card
+    card, file = package.card, package.weights_file
+    check_trained(file, card.architecture, card.num_classes)
     module = build_architecture(card.architecture, card.num_classes)
-    try:
-        module.load_state_dict(with_versions(safetensors.torch.load_file(package.weights_file), module))
-    except (RuntimeError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{package.weights_file} does not fit the architecture in model.json: {error}") from error
+    load_weights(module, file, single_process(torch.device("cpu")))
     return module.eval()
 
 
@@ -152,6 +150,7 @@ def load_trained(run_dir: Path, config: Config, checkpoint: str, weights: Weight
     """
     chosen = choose_weights(run_dir, checkpoint, weights)
     classes, data = read_classes(run_dir), in_force(config)
+    check_trained(chosen.file, config.model, len(classes))
     module = build_architecture(config.model, len(classes))
     load_weights(module, chosen.file, single_process(torch.device("cpu")))
     return TrainedModel(

@@ -6,19 +6,19 @@ it is ever unpickled. The files `last` and `best` beside them hold the name of a
 
 from __future__ import annotations
 
-import json
-import re
+import os
 import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 
+from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.console import LOGGER
 from runner.errors import CheckpointError
 from runner.files import (
@@ -30,15 +30,14 @@ from runner.files import (
     write_atomic,
     write_json,
 )
+from runner.run.contents import CHECKPOINT_NAME, Contents, Manifest, Pointer, read_object, read_pointer
 
 Tensors = Mapping[str, torch.Tensor]
-Pointer = Literal["last", "best"]
 _STATE = "state.json"
 _MANIFEST = "manifest.json"
 # By their size in bytes.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _EARLIER_STAND = "this checkpoint was not kept, those before it stand: look after the disk, then resume the run"
-_NAME = re.compile(r"\d+-\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +48,8 @@ class Checkpoint:
     state: dict[str, Any]
     tensors: dict[str, dict[str, torch.Tensor]]
     """By file, such as `model` for model.safetensors; on the CPU."""
+    damaged: dict[str, Any] | None = None
+    """What run.json is to tell of the checkpoint that was the best before; None where that is whole."""
 
 
 def moment_of(name: str) -> tuple[int, ...]:
@@ -102,8 +103,7 @@ class CheckpointStore:
 
     def pointed(self, pointer: Pointer) -> str | None:
         """The name that `last` or `best` holds; None before the first checkpoint."""
-        file = self.folder / pointer
-        return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+        return read_pointer(self.folder / pointer)
 
     def prune(self) -> None:
         """Delete all but the newest `keep` checkpoints and the one that `best` names."""
@@ -132,7 +132,7 @@ class CheckpointStore:
         """Names of the complete checkpoints, oldest first; what else is in the folder is not ours."""
         if not self.folder.is_dir():
             return []
-        found = (path.name for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir())
+        found = (path.name for path in self.folder.iterdir() if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir())
         return sorted(found, key=moment_of)
 
     def newest_valid(self) -> tuple[Checkpoint | None, list[CheckpointError]]:
@@ -156,9 +156,14 @@ class CheckpointStore:
         self._clear_away()
         for name in self.names():
             if checkpoint is None or moment_of(name) > moment_of(checkpoint.name):
-                (self.folder / name).rename(self.folder / f"damaged-{name}-{secrets.token_hex(3)}")
+                self.put_aside(name)
         self._point_or_forget("last", checkpoint.name if checkpoint is not None else None)
         self._point_or_forget("best", best)
+
+    def put_aside(self, name: str) -> None:
+        """Take a damaged checkpoint out of the others, under a name that begins with `damaged-`; none may be there."""
+        if (self.folder / name).is_dir():
+            (self.folder / name).rename(self.folder / f"damaged-{name}-{secrets.token_hex(3)}")
 
     def _point_or_forget(self, pointer: Pointer, name: str | None) -> None:
         if name is None:
@@ -174,8 +179,11 @@ class CheckpointStore:
         """
         folder = self.folder / name
         verify(folder)
-        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-        tensors = {path.stem: safetensors.torch.load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+        state = read_object(folder / _STATE, Contents)
+        try:
+            tensors = {path.stem: safetensors.torch.load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+        except (OSError, safetensors.SafetensorError) as error:
+            raise CheckpointError(f"{folder} can't be read: {error}") from error
         return Checkpoint(name=name, state=state, tensors=tensors)
 
 
@@ -234,15 +242,21 @@ def verify(folder: Path) -> None:
         CheckpointError: naming the first file that is missing or differs.
     """
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_object(folder / _MANIFEST, Manifest)
         unlisted = {path.name for path in folder.iterdir()} - {_MANIFEST, *manifest}
         if unlisted:
             raise CheckpointError(f"{folder} is damaged: {_MANIFEST} does not list {', '.join(sorted(unlisted))}")
+        if _STATE not in manifest:
+            raise CheckpointError(f"{folder} is damaged: {_MANIFEST} lists no {_STATE}")
         for name, entry in manifest.items():
             file = folder / name
-            if file.stat().st_size != entry["bytes"] or sha256_of(file) != entry["sha256"]:
+            if Path(name).name != name:
+                raise CheckpointError(f"{folder} is damaged: {_MANIFEST} names {name!r}, which is no file in it")
+            with open_regular(file) as opened:
+                is_same = opened.seek(0, os.SEEK_END) == entry["bytes"]
+            if not is_same or sha256_of(file) != entry["sha256"]:
                 raise CheckpointError(f"{file} is damaged: it differs from what was written (SHA-256)")
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is incomplete: {Path(str(error.filename)).name} is missing") from error
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+    except (OSError, UntrustedFileError) as error:
         raise CheckpointError(f"{folder} can't be read: {error}") from error

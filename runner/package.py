@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from runner.base.untrusted import UntrustedFileError, read_json
+from runner.base.within_folder import refuse_ways_out
 from runner.errors import CheckpointError
 from runner.files import named_write_errors, sha256_of, sync_file, sync_folder, temporary_beside, write_json
+from runner.run.contents import what_is_wrong
 from runner.schema.base import Section
 from runner.schema.model import ModelConfig
 from runner.schema.transforms import Normalize, Transform
+from runner.schema.transforms.values import Size
 
 PACKAGE_FORMAT = 2
 WEIGHTS_FILE = "model.safetensors"
@@ -24,7 +28,7 @@ CARD_FILE = "model.json"
 class Preprocessing(Section):
     """What happens to an image before the model sees it."""
 
-    image_size: Annotated[int, Field(ge=1)]
+    image_size: Size
     transforms: tuple[Transform, ...]
     """Applied in this order to the uint8 RGB image."""
     normalize: Normalize
@@ -50,6 +54,21 @@ class ModelCard(Section):
     """What they reach on each split that they were evaluated on; empty until then."""
     origin: dict[str, Any] = Field(default_factory=dict)
     """The run that they come from: folder, start, git commit, data, versions."""
+
+    @model_validator(mode="after")
+    def _of_as_many_classes(self) -> ModelCard:
+        if len(self.classes) != self.num_classes or len(set(self.classes)) != self.num_classes:
+            raise ValueError(
+                f"num_classes = {self.num_classes}, but classes are {len(set(self.classes))} different names"
+            )
+        return self
+
+    @field_validator("best")
+    @classmethod
+    def _says_which_epoch(cls, best: dict[str, Any]) -> dict[str, Any]:
+        if type(best.get("epoch")) is not int:
+            raise ValueError("does not say which epoch it was")
+        return best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +129,7 @@ def read_package(path: Path) -> Package:
     Raises:
         CheckpointError: when there is none, it is of a newer format, or it is damaged.
     """
+    refuse_ways_out(path)
     folder = path / "model" if (path / "model").is_dir() else path
     card, weights_file = _read_card(folder / CARD_FILE, path), folder / WEIGHTS_FILE
     if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
@@ -119,21 +139,21 @@ def read_package(path: Path) -> Package:
 
 def _read_card(card_file: Path, path: Path) -> ModelCard:
     try:
-        values = json.loads(card_file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+        values = read_json(card_file)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(
             f"{path} holds no packaged model ({CARD_FILE}); a run has one once its training is completed"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, UntrustedFileError) as error:
         raise CheckpointError(f"{card_file} can't be read: {error}") from error
     version = values.get("format") if isinstance(values, dict) else None
-    if isinstance(version, int) and version > PACKAGE_FORMAT:
+    if isinstance(version, int) and not isinstance(version, bool) and version > PACKAGE_FORMAT:
         raise CheckpointError(
             f"{card_file} has format {version}, of a newer runner; this one reads up to {PACKAGE_FORMAT}: update it"
         )
-    if version not in get_args(ModelCard.model_fields["format"].annotation):
-        raise CheckpointError(f"{card_file} has format {version!r}; this runner reads up to {PACKAGE_FORMAT}")
+    if not isinstance(version, int) or version not in get_args(ModelCard.model_fields["format"].annotation):
+        raise CheckpointError(f"{card_file} has format {str(version)[:20]!r}; this runner reads up to {PACKAGE_FORMAT}")
     try:
         return ModelCard.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        raise CheckpointError(f"{card_file} is damaged: {error.error_count()} fields are wrong: {error}") from error
+        raise CheckpointError(f"{card_file} is damaged: {what_is_wrong(error)}") from error

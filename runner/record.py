@@ -13,19 +13,23 @@ import torch
 from runner import provenance, report
 from runner.assemble import Assembled
 from runner.attempt import Attempt
-from runner.checkpoint import verify
+from runner.best_left import whole_best
+from runner.checkpoint import CheckpointStore
 from runner.compose import to_yaml
 from runner.console import FILE_ONLY, LOGGER
 from runner.data.balance import weights_by_class
 from runner.data.splits import Splits
 from runner.device import describe_device
 from runner.dist import DistContext
-from runner.errors import OutputError, RunnerError, StoppedOnRequest
+from runner.errors import CheckpointError, OutputError, RunnerError, StoppedOnRequest
 from runner.package import write_package
 from runner.run_folder import RunFolder
 from runner.runs.find import experiment_of
 from runner.schema import Config
 from runner.summary import facts_of_data
+from runner.trainer.loop import Trainer
+from runner.trainer.progress import Best
+from runner.trainer.recorder import summary_of_best
 
 
 def begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, attempt: Attempt) -> None:
@@ -101,17 +105,34 @@ def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterat
         report.explain_end(folder.path, splits)
 
 
+def _whole_best(folder: RunFolder, trainer: Trainer) -> Best:
+    """The best checkpoint, or what takes its place; run.json, the pointer and the trainer know of it then."""
+    progress, store = trainer.progress, CheckpointStore(trainer.writer.folder, trainer.config.trainer.keep)
+    if progress.best is None:
+        raise CheckpointError(f"{store.folder}: no whole checkpoint is known to be good; train another epoch")
+    best, damaged = whole_best(store, progress.best, progress.epoch)
+    if damaged is not None:
+        if best is None:
+            raise CheckpointError(f"{damaged['problem']}; it was the best, and nothing is known of the others")
+        store.put_aside(damaged["checkpoint"])
+        store.point("best", best.checkpoint)
+        progress.best = best
+        folder.tell_damage(damaged, best=summary_of_best(best))
+    assert best is not None, "nothing is damaged"
+    return best
+
+
 def package_best(folder: RunFolder, assembled: Assembled) -> None:
     """Package the best weights, from their verified checkpoint, byte for byte.
 
+    Where that is damaged, the best of what is left becomes the best; the other processes are to be told.
+
     Raises:
-        CheckpointError: when that checkpoint is damaged.
+        CheckpointError: when that checkpoint is damaged, and no other is known to be good.
     """
     trainer, data = assembled.trainer, assembled.data
-    best = trainer.progress.best
-    assert best is not None, "training ends with at least one evaluation"
+    best = _whole_best(folder, trainer)
     checkpoint = trainer.writer.folder / best.checkpoint
-    verify(checkpoint)
     stem = "ema" if best.weights == "ema" else "model"
     card = {
         "architecture": trainer.config.model.model_dump(mode="json"),

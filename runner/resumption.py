@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from runner.attempt import Attempt
-from runner.checkpoint import Checkpoint, CheckpointStore, verify
+from runner.best_left import whole_best
+from runner.checkpoint import Checkpoint, CheckpointStore
 from runner.compose import to_yaml
 from runner.console import LOGGER
 from runner.data.fingerprint import fingerprint
@@ -50,10 +53,18 @@ def _newest(config: Config, splits: Splits, store: CheckpointStore, attempt: Att
         data_fingerprint=fingerprint(splits),
         may_change=attempt.may_change_data,
     )
-    best = Progress.from_json(checkpoint.state["progress"]).best
-    if best is not None:
-        verify(store.folder / best.checkpoint)  # better now than after days of training
-    return checkpoint
+    return _with_whole_best(checkpoint, store)
+
+
+def _with_whole_best(checkpoint: Checkpoint, store: CheckpointStore) -> Checkpoint:
+    """The same, with another best one where that is damaged: better now than after days of training."""
+    progress = Progress.from_json(checkpoint.state["progress"])
+    if progress.best is None:
+        return checkpoint
+    progress.best, damaged = whole_best(store, progress.best, progress.epoch)
+    if damaged is None:
+        return checkpoint
+    return replace(checkpoint, state={**checkpoint.state, "progress": progress.to_json()}, damaged=damaged)
 
 
 def go_back(
@@ -61,12 +72,16 @@ def go_back(
 ) -> None:
     """Put the folder back to the moment of the checkpoint; only once training is sure to go on from it."""
     progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
+    damaged = checkpoint.damaged if checkpoint is not None else None
     folder.cut_metrics(progress.epoch)
     store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
     folder.clean()
     folder.write("config.yaml", to_yaml(config))
     told = {"overrides": list(attempt.overrides), "command": attempt.command}
     folder.reopen(told, best=summary_of_best(progress.best))
+    if damaged is not None:
+        store.put_aside(damaged["checkpoint"])
+        folder.tell_damage(damaged)
     where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
     LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
 

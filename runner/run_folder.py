@@ -5,20 +5,22 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from runner.base.masked import masked_values
 from runner.errors import CheckpointError, OutputError
 from runner.files import append_line, lock_file, named_write_errors, write_atomic, write_json
+from runner.run.contents import RunRecord, Status, read_lines, read_object
 
-Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 _NAME_ATTEMPTS = 100
+_JOB_FILE = re.compile(r"([0-9]{1,18})_submitted\.pkl")
 
 
 def new_name(now: datetime | None = None) -> Path:
@@ -135,12 +137,8 @@ class RunFolder:
     def cut_metrics(self, num_epochs: int) -> None:
         """Keep the rows of the first epochs; later ones are trained, or at least evaluated, again."""
         if self.metrics_file.is_file():
-            lines = self.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)
-            # A line that a kill cut short has no end; it is of an epoch that was not saved.
-            try:
-                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["epoch"] <= num_epochs]
-            except (ValueError, KeyError, TypeError) as error:
-                raise CheckpointError(f"{self.metrics_file} is damaged: {error}; mend or remove it") from error
+            # A line that a kill cut short is of an epoch that was not saved.
+            kept = [line for row, line in read_lines(self.metrics_file) if row["epoch"] <= num_epochs]
             write_atomic(self.metrics_file, "".join(kept))
 
     def clean(self) -> None:
@@ -152,6 +150,10 @@ class RunFolder:
         """Change facts of the record."""
         self.record |= facts
         self._save()
+
+    def tell_damage(self, damage: dict[str, Any], **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+        """Record that a checkpoint was found damaged, along with other facts that change by it."""
+        self.update(damaged=[*self.record.get("damaged", []), damage], **facts)
 
     def end(self, status: Status, error: dict[str, Any] | None = None) -> None:
         """Record how the run ended."""
@@ -200,16 +202,9 @@ def read_record(run_dir: Path) -> dict[str, Any]:
     """
     file = run_dir / "run.json"
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        return read_object(file, RunRecord)
     except FileNotFoundError as error:
         raise CheckpointError(f"{run_dir} is no run folder: it has no run.json") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}") from error
-    if not isinstance(record, dict) or record.get("status") not in get_args(Status):
-        raise CheckpointError(f"{file} is damaged: it holds no record of a run (status: {', '.join(get_args(Status))})")
-    if not isinstance(record.get("attempts"), int):
-        raise CheckpointError(f"{file} is damaged: attempts is no whole number")
-    return record
 
 
 def finished_epochs(run_dir: Path) -> int:
@@ -246,4 +241,5 @@ def submitted_jobs(run_dir: Path) -> set[str]:
     Told by what they are to do, which submitit names after the job once it is in the queue: without it (this process
     was killed just then) a job ends by itself when it has waited for it in vain.
     """
-    return {file.name.partition("_")[0] for file in (run_dir / "logs").glob("*_submitted.pkl")}
+    found = (_JOB_FILE.fullmatch(file.name) for file in (run_dir / "logs").glob("*_submitted.pkl"))
+    return {match[1] for match in found if match}

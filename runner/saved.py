@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf, flag_override
 
+from runner.base.untrusted import UntrustedFileError, read_yaml
 from runner.conf_folder import group_options
 from runner.config.composing import compose_values
 from runner.config.interpolation import as_written, resolved
@@ -19,7 +19,7 @@ from runner.config.overrides import GROUPS, permissive
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
 from runner.schema import VARIANT_KEYS, Config
-from runner.schema.judge import judge
+from runner.schema.judge import judge, variants_of
 
 _DATA_FOLDERS = ("train", "val", "test")
 
@@ -79,13 +79,16 @@ def read_values(run_dir: Path) -> dict[str, Any]:
     """
     file = run_dir / "config.yaml"
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+        values = read_yaml(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{run_dir} is no run folder: it has no config.yaml") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UntrustedFileError) as error:
         raise CheckpointError(f"{file} can't be read: {error}") from error
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise CheckpointError(f"{file} is damaged: it holds no config")
+    for group in ("hydra", *(name for name, field in Config.model_fields.items() if variants_of(field.annotation))):
+        if not isinstance(values.get(group, {}), dict):
+            raise CheckpointError(f"{file} is damaged: {group} is no group of keys")
     return values
 
 
@@ -119,10 +122,13 @@ def _with_new_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
     """The options of the groups with variants that a config came from."""
-    options = {group: str(values.get(group, {}).get(tag)) for group, tag in VARIANT_KEYS.items()}
-    options["model"] = str(values.get("model", {}).get("name"))
+    groups = {group: values.get(group) for group in (*VARIANT_KEYS, "model")}
+    # What is no group is refused when the config is judged.
+    known = {group: inner if isinstance(inner, Mapping) else {} for group, inner in groups.items()}
+    options = {group: str(known[group].get(tag)) for group, tag in VARIANT_KEYS.items()}
+    options["model"] = str(known["model"].get("name"))
     if options["model"] not in group_options("model"):
-        options["model"] = str(values.get("model", {}).get("family"))
+        options["model"] = str(known["model"].get("family"))
     return {group: option for group, option in options.items() if option in group_options(group)}
 
 

@@ -126,8 +126,11 @@ def _run(
     trainer = assembled.trainer
     started = time.perf_counter()
     trainer.fit()
-    if recorder is not None and trainer.pruned is None:
-        _package(assembled, folder)
+    if trainer.pruned is None:
+        if recorder is not None:
+            _package(assembled, folder)
+        # The main process may have found the best checkpoint damaged, and have taken another.
+        trainer.progress.best = trainer.dist.share_object(trainer.progress.best)
     trainer.writer.wait()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"

@@ -36,8 +36,8 @@ def test_metrics_are_added_without_touching_the_rest(model):
     ("change", "message"),
     [
         ({"format": 3}, "of a newer runner; this one reads up to 2: update it"),
-        ({"format": None}, "has format None"),
-        ({"classes": 3}, "is damaged: 1 fields are wrong"),
+        ({"format": None}, "has format 'None'"),
+        ({"classes": 3}, "is damaged: classes: "),
         ({"weights_sha256": "0"}, "is missing or damaged"),
     ],
 )

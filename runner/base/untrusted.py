@@ -10,7 +10,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -33,6 +33,26 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file for reading, and nothing else: a FIFO would block whoever opens it, a device has no end.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it can't be read.
+        UntrustedFileError: it is a device, a FIFO or the like, or no path at all.
+    """
+    if "\0" in str(path):
+        raise UntrustedFileError(f"'{printable(str(path))}' is no path: it has a NUL character in it")
+    # A FIFO would block the opening of it until somebody writes.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    what = "a folder" if stat.S_ISDIR(mode) else "a device, a FIFO or a socket"
+    raise UntrustedFileError(f"{path} is {what}, no regular file")
+
+
 def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a regular file.
 
@@ -46,22 +66,23 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         OSError: it can't be read.
         UntrustedFileError: it is a device, a FIFO or the like, or larger than that.
     """
-    if "\0" in str(path):
-        raise UntrustedFileError(f"'{printable(str(path))}' is no path: it has a NUL character in it")
-    # A FIFO would block the opening of it until somebody writes.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "a device, a FIFO or a socket"
-            raise UntrustedFileError(f"{path} is {what}, no regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(max_bytes + 1)
-    finally:
-        os.close(descriptor)
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise UntrustedFileError(f"{path} is larger than {max_bytes:,} bytes, the most that is read of such a file")
     return content
+
+
+def read_tail(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The last bytes of a regular file of any length, such as a log.
+
+    Raises:
+        FileNotFoundError, OSError, UntrustedFileError: as of :func:`read_bytes`.
+    """
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - max_bytes))
+        return file.read(max_bytes)
 
 
 def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
@@ -102,13 +123,32 @@ def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever JSON can
         raise UntrustedFileError(f"{name} is no JSON: it holds {constant}")
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=refuse)
     except RecursionError:
         raise UntrustedFileError(f"{name} is nested too deep to be read") from None
     except UntrustedFileError:
         raise
     except ValueError as error:
         raise UntrustedFileError(f"{name} is no JSON: {error}") from None
+    if _is_deeper(value, MAX_DEPTH):
+        raise UntrustedFileError(f"{name} is nested too deep to be read: more than {MAX_DEPTH} levels")
+    return value
+
+
+def _is_deeper(value: object, limit: int) -> bool:
+    """Whether lists and objects lie in each other deeper than that: whoever walks through them would recurse."""
+    level = [value]
+    for _ in range(limit + 1):
+        level = [
+            child
+            for holder in level
+            if isinstance(holder, dict | list)
+            for child in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can hold

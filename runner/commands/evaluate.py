@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runner.base.typed_path import typed_path
+from runner.base.within_folder import refuse_ways_out
 from runner.commands.call import read_call
 from runner.commands.sweep import MULTIRUN_FLAGS, combinations
 from runner.console import LOGGER, show_error
@@ -70,18 +72,21 @@ def _evaluate(argv: list[str], stop: StopRequest) -> None:
 def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     """Check everything that can be wrong; the result goes to the folder."""
     call, overrides = read_call("evaluate", EvaluateCall, argv)
-    run_dir = Path(call.run).expanduser().resolve()
+    run_dir = typed_path(call.run, "run").resolve()
+    refuse_ways_out(run_dir)
     read_record(run_dir)
-    output = None if call.output is None else Path(call.output).expanduser().resolve()
+    output = None if call.output is None else typed_path(call.output, "output").resolve()
     check_writable(output or run_dir / "evaluation", key="output")
     config, classes = load_config(run_dir, overrides), read_classes(run_dir)
     plan = choose_launch(config)
     images = open_images(config, load_saved(run_dir), overrides, classes, call.split)
     from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
     from runner.evaluation.weights import choose_weights  # noqa: PLC0415
+    from runner.model import check_trained  # noqa: PLC0415
 
     choose_precision(config.trainer, choose_device(config.trainer))
     weights = choose_weights(run_dir, call.checkpoint, call.weights)
+    check_trained(weights.file, config.model, len(classes))
     subject = Subject(split=call.split, data=images.data, weights=weights.to_json())
     folder = output or output_folder(run_dir, images, weights=weights.label, split=call.split)
     check_free(folder, subject, is_own=output is None)

@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from runner.base.typed_path import typed_path
+from runner.base.within_folder import refuse_ways_out
 from runner.commands.call import read_call
 from runner.console import LOGGER
 from runner.data.paths import resolve_paths
@@ -34,14 +36,15 @@ def run(argv: list[str]) -> int:
         InvalidDatasetError: when the data of the run is gone; data.root=FOLDER says where it is.
     """
     call, overrides = read_call("export", ExportCall, argv)
-    run_dir = Path(call.run).expanduser().resolve()
+    run_dir = typed_path(call.run, "run").resolve()
+    refuse_ways_out(run_dir)
     record = read_record(run_dir)
     saved = load_saved(run_dir)
     config = _with_data(saved, run_dir, overrides)
     if call.format == "onnx":
         _require(_PACKAGES_OF_ONNX)
     output = _output(run_dir, call)
-    splits = open_splits(resolve_paths(config.data), config.seed)
+    splits = open_splits(resolve_paths(config.data), config.seed, may_fetch=False)
     # Torch is imported only once all that can be told without it is good.
     from runner.assemble_trained import load_trained  # noqa: PLC0415
     from runner.export.export import Order, export  # noqa: PLC0415
@@ -91,7 +94,7 @@ def _require(packages: tuple[str, ...]) -> None:
 def _output(run_dir: Path, call: ExportCall) -> Path:
     """A file that can be made; the folder of the default one need not be there yet."""
     if call.output is not None:
-        output = Path(call.output).expanduser().absolute()
+        output = typed_path(call.output, "output").absolute()
     else:
         output = run_dir / "export" / f"model.{SUFFIXES[call.format]}"
         if not output.parent.exists():

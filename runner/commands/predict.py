@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from runner.base.typed_path import typed_path
 from runner.commands.call import read_own
 from runner.console import LOGGER
 from runner.errors import EXIT_DONE, CheckpointError, ConfigError, Problem
@@ -32,7 +31,7 @@ def run(argv: list[str]) -> int:
 
 def _predict(argv: list[str], stop: StopRequest) -> int:
     call = read_own("predict", PredictCall, argv)
-    output = Path(call.output).expanduser().absolute()
+    output = typed_path(call.output, "output").absolute()
     format_of(output, [])  # an ending that nobody can write is refused before anything is read
     check_output(output)
     package = _package(call)
@@ -54,7 +53,7 @@ def _package(call: PredictCall) -> Package:
         given = "not both" if call.run is not None else "none was given"
         message = f"give run=DIR, a run folder, or model=DIR, its folder model/ alone; {given}"
         raise ConfigError([Problem(key="run", message=message)])
-    place = Path(call.run or call.model or "").expanduser().resolve()
+    place = typed_path(call.run or call.model or "", "model" if call.run is None else "run").resolve()
     if not place.is_dir():
         raise CheckpointError(f"{place}: there is no such folder")
     return read_package(place)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runner.base.typed_path import typed_path
+from runner.base.within_folder import refuse_ways_out
 from runner.commands.call import read_own
 from runner.console import LOGGER
 from runner.errors import EXIT_DONE
@@ -22,12 +24,13 @@ def run(argv: list[str]) -> int:
         OutputError: when the report can't be written.
     """
     call = read_own("report", ReportCall, argv)
-    run_dir = Path(call.run).expanduser().resolve()
+    run_dir = typed_path(call.run, "run").resolve()
+    refuse_ways_out(run_dir)
     if not is_sweep(run_dir):
         read_record(run_dir)
     output = run_dir / REPORT_FILE
     if call.output is not None:
-        output = Path(call.output).expanduser().absolute()
+        output = typed_path(call.output, "output").absolute()
         check_new_file(output)
     _write(run_dir, output)
     LOGGER.info("report      %s (%d kB)", output, output.stat().st_size // 1000)

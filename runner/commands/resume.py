@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 
 from runner.attempt import Attempt
+from runner.base.typed_path import typed_path
+from runner.base.within_folder import refuse_ways_out
 from runner.commands.call import read_call
 from runner.commands.train import train_job_of_sweep
 from runner.compose import compose_jobs
@@ -38,7 +40,8 @@ def run(argv: list[str]) -> int:
 
 def _resume(argv: list[str], stop: StopRequest) -> int:
     call, overrides = read_call("resume", ResumeCall, argv)
-    run_dir = Path(call.run).expanduser().resolve()
+    run_dir = typed_path(call.run, "run").resolve()
+    refuse_ways_out(run_dir)
     if is_sweep(run_dir):
         return _resume_sweep(run_dir, overrides)
     if is_waiting(run_dir):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from runner.base.typed_path import typed_path
 from runner.commands.call import read_own
 from runner.console import show
 from runner.errors import EXIT_DONE
@@ -23,7 +23,7 @@ def run(argv: list[str]) -> int:
         CheckpointError: when one of the folders is no run folder or is damaged.
     """
     call = read_own("runs diff", RunsDiffCall, argv)
-    first, second = (Path(folder).expanduser() for folder in (call.a, call.b))
+    first, second = typed_path(call.a, "a"), typed_path(call.b, "b")
     found = differences(read_run(first), read_run(second))
     if call.format == "json":
         show(json.dumps({"a": str(first), "b": str(second), **found}, indent=2, ensure_ascii=False))

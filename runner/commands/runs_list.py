@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from runner.base.typed_path import typed_path
 from runner.commands.call import read_own
 from runner.console import show
 from runner.errors import EXIT_DONE, ConfigError, Problem
@@ -24,7 +25,7 @@ def run(argv: list[str]) -> int:
         ConfigError: when a filter is wrong, or there is no such folder.
     """
     call = read_own("runs list", RunsListCall, argv)
-    root = Path(call.root).expanduser()
+    root = typed_path(call.root, "root")
     if not root.is_dir():
         raise ConfigError([Problem(key="root", value=call.root, has_value=True, message="there is no such folder")])
     lines = select([sum_up(folder) for folder in find_runs(root)], status=call.status, model=call.model, data=call.data)

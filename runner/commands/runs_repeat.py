@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.attempt import Attempt
+from runner.base.typed_path import typed_path
 from runner.commands.call import read_call
 from runner.console import LOGGER
 from runner.errors import EXIT_DONE
@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     """
     with StopRequest() as stop:
         call, overrides = read_call("runs repeat", RunsRepeatCall, argv)
-        original = read_run(Path(call.run).expanduser().resolve())
+        original = read_run(typed_path(call.run, "run").resolve())
         ready = preflight(load_saved(original.path, overrides))
         _warn(original, ready)
         from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good

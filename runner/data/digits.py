@@ -18,7 +18,7 @@ _SPLIT_SEED = 0
 _VAL_FRACTION = 0.2
 
 
-def ensure_digits(root: str) -> None:
+def ensure_digits(root: str, *, may_write: bool = True) -> None:
     """Write ROOT/train/<0-9>/*.png and ROOT/val/<0-9>/*.png unless they are there.
 
     8×8 grey PNG, 8 bits, from sklearn.datasets.load_digits (the test part of the UCI Optical Recognition of
@@ -28,11 +28,16 @@ def ensure_digits(root: str) -> None:
 
     Raises:
         OutputError: the folder can't be written.
-        InvalidDatasetError: ROOT holds something else.
+        InvalidDatasetError: ROOT holds something else, or nothing, and may not be written.
     """
     target = Path(root)
     if (target / "train").is_dir():
         return
+    if not may_write:
+        raise InvalidDatasetError(
+            f"data.root = {root}: the digits are not there, and what only reads a run does not write them where the "
+            "run's config says; type data=digits to have them in the cache folder"
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # In a folder within it, because the temporary folder itself is closed to other users, and ROOT must not be.

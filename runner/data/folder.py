@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
@@ -14,19 +16,21 @@ from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerErr
 from runner.schema.data import DataConfig
 
 
-def open_folder(data: DataConfig) -> tuple[Opened | None, list[RunnerError]]:
+def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | None, list[RunnerError]]:
     """List the images of all splits and give each its class index in the training split.
 
     Args:
         data: with resolved paths; `train` is set.
+        may_keep: whether the list of files may be written to the cache folder; a list that is there is used anyway.
 
     Returns:
         The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its folder.
     """
     errors: list[RunnerError] = []
     kept_notes: list[str] = []
-    train = _scan_train(data, errors, kept_notes)
-    others = {name: _scan(folder, f"data.{name}", data, errors, kept_notes) for name, folder in _other_splits(data)}
+    listed = _scanner(data, may_keep=may_keep)
+    train = _scan_train(data, listed, errors, kept_notes)
+    others = {name: _scan(folder, f"data.{name}", listed, errors, kept_notes) for name, folder in _other_splits(data)}
     if train is None:
         return None, errors
     errors += _mistakes_in_classes(train)
@@ -58,11 +62,19 @@ def _other_splits(data: DataConfig) -> list[tuple[str, str]]:
     return [(name, folder) for name, folder in (("val", data.val), ("test", data.test)) if folder is not None]
 
 
-def _scan(folder: str, key: str, data: DataConfig, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
+_Scanner = Callable[..., tuple[FolderIndex, str | None]]
+
+
+def _scanner(data: DataConfig, *, may_keep: bool) -> _Scanner:
+    """How a folder is listed: (folder, key=…) → the index, and what the user should know."""
+    if data.index_cache == "none":
+        return lambda folder, *, key: (scan_class_folders(folder, key=key), None)
+    return partial(load_or_scan, cache=cache_folder() / "index", may_keep=may_keep)
+
+
+def _scan(folder: str, key: str, listed: _Scanner, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
     try:
-        if data.index_cache == "none":
-            return scan_class_folders(folder, key=key)
-        index, note = load_or_scan(folder, key=key, cache=cache_folder() / "index")
+        index, note = listed(folder, key=key)
     except (InvalidDatasetError, NotLabeledDatasetError) as error:
         errors.append(error)
         return None
@@ -70,14 +82,14 @@ def _scan(folder: str, key: str, data: DataConfig, errors: list[RunnerError], no
     return index
 
 
-def _scan_train(data: DataConfig, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
+def _scan_train(data: DataConfig, listed: _Scanner, errors: list[RunnerError], notes: list[str]) -> FolderIndex | None:
     assert data.train is not None, "resolve_paths fills it"
     if data.root is not None and Path(data.train) == Path(data.root, "train"):
         error = _without_train(data.root)
         if error is not None:
             errors.append(error)
             return None
-    return _scan(data.train, "data.train", data, errors, notes)
+    return _scan(data.train, "data.train", listed, errors, notes)
 
 
 def _without_train(root: str) -> RunnerError | None:

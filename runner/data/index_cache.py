@@ -63,7 +63,7 @@ class MappedIndex(FolderIndex):
         return _mapped_again, (self.file, self.digest, self.folder, _digest_of_names(self))
 
 
-def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, str | None]:
+def load_or_scan(folder: str, *, key: str, cache: Path, may_keep: bool = True) -> tuple[FolderIndex, str | None]:
     """The index of a folder of class folders, from the cache where it is still true.
 
     Of several processes that start together one scans, and the others wait for what it has found.
@@ -72,6 +72,7 @@ def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, st
         folder: full path.
         key: the config key that names the folder, for messages.
         cache: where indices are kept; made if need be.
+        may_keep: whether anything may be written there; else an index that is there is used, and no new one is kept.
 
     Returns:
         The index, and what the user should know where it could not be kept.
@@ -81,6 +82,8 @@ def load_or_scan(folder: str, *, key: str, cache: Path) -> tuple[FolderIndex, st
         NotLabeledDatasetError: likewise.
     """
     file = cache / f"{_name(folder)}.index"
+    if not may_keep:
+        return _read_valid(file, folder) or scan(folder, key=key).index, None
     while True:
         version = _version(file)
         kept = _read_valid(file, folder)

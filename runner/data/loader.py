@@ -183,7 +183,7 @@ class EvalBatches:
         self._world_size = world_size
         self._workers = workers
         self._pin_memory = pin_memory
-        self._skips_bad = skips_bad
+        self.skips_bad = skips_bad
         self._kept_on = kept_on
         self._kept: list[Batch] | None = None
         self._loader: DataLoader[Batch | RunnerError] | None = None
@@ -192,6 +192,10 @@ class EvalBatches:
     def num_images(self) -> int:
         """Number of images over all processes."""
         return len(self._source)
+
+    def describe(self, image: int) -> str:
+        """Which image has this number, for messages."""
+        return self._source.describe(image)
 
     @property
     def num_batches(self) -> int:
@@ -228,7 +232,7 @@ class EvalBatches:
     def _loaded(self, numbers: range) -> Iterator[Batch]:
         if self._loader is None:
             self._loader = _make_loader(
-                BatchMaker(self._source, self._preparation, seed=0, skips_bad=self._skips_bad),
+                BatchMaker(self._source, self._preparation, seed=0, skips_bad=self.skips_bad),
                 [self._request(number) for number in numbers],
                 workers=min(self._workers, len(numbers)),
                 pin_memory=self._pin_memory,

@@ -53,19 +53,19 @@ class Inspection:
     errors: tuple[RunnerError, ...]
 
 
-def open_splits(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Splits:
+def open_splits(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetch: bool = True) -> Splits:
     """Open a data set; see :func:`inspect`.
 
     Raises:
         RunnerError: the mistake that was found, or all of them in one (see :func:`combined`).
     """
-    inspection = inspect(data, seed, global_batch_size=global_batch_size)
+    inspection = inspect(data, seed, global_batch_size=global_batch_size, may_fetch=may_fetch)
     if inspection.splits is None:
         raise combined(inspection.errors)
     return inspection.splits
 
 
-def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Inspection:
+def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetch: bool = True) -> Inspection:
     """Open a data set and look for all mistakes that can be seen before training.
 
     Downloads or writes the data sets that the runner brings itself. Of a folder it lists the files and decodes as
@@ -75,10 +75,12 @@ def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1) -> Inspe
         data: with resolved paths (:func:`runner.data.paths.resolve_paths`).
         seed: seed of the experiment; a validation split that is made from the training split depends on it.
         global_batch_size: images per step over all processes, data.batch_size × world size.
+        may_fetch: whether a data set that is not there may be downloaded or written, and the list of its files kept;
+            what only reads a run, whose config may be another's, does neither.
     """
     problems = [*find_size_problems(data), *find_cache_problems(data)]
     errors: list[RunnerError] = [ConfigError(problems)] if problems else []
-    opened, mistakes = _opened(data, seed)
+    opened, mistakes = _opened(data, seed, may_fetch=may_fetch)
     errors += mistakes
     if opened is not None:
         try:
@@ -113,22 +115,22 @@ def _problems_of(error: RunnerError, *, with_name: bool) -> Sequence[Problem]:
     return [Problem(key="", message=f"{error.name}: {error}" if with_name else str(error))]
 
 
-def _opened(data: DataConfig, seed: int) -> tuple[Opened | None, list[RunnerError]]:
+def _opened(data: DataConfig, seed: int, *, may_fetch: bool) -> tuple[Opened | None, list[RunnerError]]:
     try:
         match data:
             case FolderData():
-                return open_folder(data)
+                return open_folder(data, may_keep=may_fetch)
             case CsvData():
                 return open_csv(data)
             case DigitsData():
                 assert data.root is not None, "resolve_paths fills it"
-                ensure_digits(data.root)
-                return open_folder(data)
+                ensure_digits(data.root, may_write=may_fetch)
+                return open_folder(data, may_keep=may_fetch)
             case TorchvisionData():
                 # Imports torch, which takes seconds: only whoever wants it pays for it.
                 from runner.data.torchvision import open_torchvision  # noqa: PLC0415
 
-                return open_torchvision(data), []
+                return open_torchvision(data, may_fetch=may_fetch), []
             case SyntheticData():
                 return open_synthetic(data, seed), []
             case _:

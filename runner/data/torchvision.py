@@ -69,14 +69,14 @@ class TorchvisionSource:
         return f"{self.title}, image {image}"
 
 
-def open_torchvision(data: TorchvisionData) -> Opened:
+def open_torchvision(data: TorchvisionData, *, may_fetch: bool = True) -> Opened:
     """Download the data set into data.root unless it is there, and open the splits that its authors made.
 
     Raises:
         InvalidDatasetError: it can't be downloaded or read.
     """
     assert data.root is not None, "resolve_paths fills it"
-    splits = {split: _load(data.name, split, data.root) for split in _official_splits(data.name)}
+    splits = {split: _load(data.name, split, data.root, may_fetch=may_fetch) for split in _official_splits(data.name)}
     sources = {
         split: TorchvisionSource(dataset, _labels(data.name, dataset), f"{data.name} {split}")
         for split, dataset in splits.items()
@@ -119,7 +119,9 @@ def _official_splits(name: TorchvisionDatasetName) -> tuple[str, ...]:
             assert_never(name)
 
 
-def _load(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: ANN401 - torchvision has no types
+def _load(name: TorchvisionDatasetName, split: str, root: str, *, may_fetch: bool) -> Any:  # noqa: ANN401 - untyped
+    if not may_fetch:
+        return _read(name, split, root)
     try:
         with _one_process_at_a_time(Path(root)):
             try:
@@ -132,6 +134,17 @@ def _load(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: 
             f"{name} is not in data.root = {root} and can't be downloaded: {error}; on a machine with a connection "
             f"run python -c \"import torchvision; torchvision.datasets.{name}('FOLDER', download=True)\" "
             "and copy FOLDER here"
+        ) from error
+
+
+def _read(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: ANN401 - torchvision has no types
+    """What is there already; nothing is downloaded or written, not even a lock."""
+    try:
+        return _construct(name, split, root, download=False)
+    except _DOWNLOAD_FAILURES as error:
+        raise InvalidDatasetError(
+            f"{name} is not in data.root = {root}, and what only reads a run downloads nothing: {error}; say where it "
+            f"is with data.root=FOLDER, or download it: python -m runner validate data=torchvision data.name={name}"
         ) from error
 
 

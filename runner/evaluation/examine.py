@@ -80,13 +80,13 @@ class _Table:
         self.guess = torch.zeros(num_images, dtype=torch.int64, device=device)  # class index + 1; 0: not seen here
         self.probability, self.loss = torch.zeros(2, num_images, dtype=loss_dtype(device), device=device)
 
-    def fill(self, ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor) -> None:
+    def fill(self, ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor, is_scored: Tensor) -> None:
         """Fill in the rows of a batch; waits for nothing."""
         ids = moved(ids, self.guess.device)
-        self.guess[ids] = guesses + 1
+        self.guess[ids] = torch.where(is_scored, guesses + 1, 0)
         probability = logits.softmax(dim=1).gather(1, guesses[:, None])[:, 0]
-        self.probability[ids] = probability.to(self.probability.dtype)
-        self.loss[ids] = losses.to(self.loss.dtype)
+        self.probability[ids] = torch.where(is_scored, probability, 0).to(self.probability.dtype)
+        self.loss[ids] = torch.where(is_scored, losses, 0).to(self.loss.dtype)
 
 
 def examine(scorer: Scorer, share: Share, *, stop: StopRequest, what: str, line: ProgressLine | None) -> Findings:

@@ -12,6 +12,7 @@ from runner.errors import CheckpointError, OutputError
 from runner.evaluation.confusion import Confusion
 from runner.evaluation.subject import Subject
 from runner.files import named_write_errors, write_atomic
+from runner.run.contents import Contents, read_object
 from runner.spreadsheet import csv_lines, nine_digits
 
 if TYPE_CHECKING:
@@ -53,14 +54,11 @@ def read_metrics(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / METRICS_FILE
     try:
-        metrics = json.loads(file.read_text(encoding="utf-8"))
+        return read_object(file, Contents)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}; remove it, or choose another folder") from error
-    if not isinstance(metrics, dict):
-        raise CheckpointError(f"{file} is damaged: it holds no metrics; remove it, or choose another folder")
-    return metrics
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; remove it, or choose another folder") from error
 
 
 def check_free(folder: Path, subject: Subject, *, is_own: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from runner.data.source import ImageSource
 from runner.data.splits import open_splits
 from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, Problem
 from runner.refusal import COMMAND_LINE
+from runner.run import contents
 from runner.saved import load_saved, read_values
 from runner.schema import Config
 from runner.schema.calls import LAID_OVER
@@ -100,14 +100,10 @@ def read_classes(run_dir: Path) -> tuple[str, ...]:
     Raises:
         CheckpointError: when they are missing or damaged.
     """
-    file = run_dir / "classes.json"
     try:
-        classes = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}; the run has not begun, or is damaged") from error
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise CheckpointError(f"{file} is damaged: it holds no list of names")
-    return tuple(classes)
+        return contents.read_classes(run_dir / "classes.json")
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{run_dir} has no classes.json: the run has not begun, or is damaged") from error
 
 
 def open_images(
@@ -140,7 +136,8 @@ def open_images(
         return Images(source=source, notes=notes, data={**told, "folder": path}, is_own=False)
     if isinstance(data, FolderData) and data.train is None:
         raise InvalidDatasetError(f"there is no {split} split; give its folder with data.{split}=FOLDER")
-    splits = open_splits(data, config.seed)
+    # A data set that was typed is the user's; what the config of the run says is read where it is, and not fetched.
+    splits = open_splits(data, config.seed, may_fetch="data" in _typed_keys(overrides))
     own_source: ImageSource | None = getattr(splits, split)
     if own_source is None:
         raise InvalidDatasetError(f"the data set has no {split} split; give one with data.{split}=…")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
 import torch
 from torch import nn
 
-from runner.checkpoint import CheckpointStore, Pointer, verify
+from runner.checkpoint import CheckpointStore, verify
 from runner.dist import DistContext
 from runner.errors import CheckpointError
 from runner.files import sha256_of
-from runner.model import with_versions
+from runner.model import read_trained, with_versions
 from runner.package import read_package
+from runner.run.contents import Pointer, StateOfWeights, read_object
 from runner.run_folder import read_record
 from runner.trainer.progress import Progress, Weights
 
@@ -80,19 +79,19 @@ def load_weights(module: nn.Module, file: Path, dist: DistContext) -> None:
     """Load weights that the main process reads; every process must call it.
 
     Raises:
-        CheckpointError: when they are of another model.
+        CheckpointError: when they are of another model, or not finite.
     """
     expected = module.state_dict()
+    state = (
+        read_trained(file, expected)
+        if dist.is_main
+        else {name: torch.empty(value.shape, dtype=value.dtype) for name, value in expected.items()}
+    )
+    # In the order of the names, which is the same everywhere.
+    dist.share_tensors(state[name] for name in sorted(expected))
     try:
-        state = (
-            safetensors.torch.load_file(file)
-            if dist.is_main
-            else {name: torch.empty(value.shape, dtype=value.dtype) for name, value in expected.items()}
-        )
-        # In the order of the names, which is the same everywhere.
-        dist.share_tensors(state[name] for name in sorted(expected))
         module.load_state_dict(with_versions(state, module))
-    except (KeyError, RuntimeError, OSError, safetensors.SafetensorError) as error:
+    except Exception as error:  # the user's own modules may load in their own ways
         raise CheckpointError(f"{file} can't be loaded into the model of this run: {error}") from error
 
 
@@ -123,7 +122,7 @@ def _of_checkpoint(store: CheckpointStore, checkpoint: str, wanted: WeightsChoic
     name = _named(store, checkpoint)
     folder = store.folder / name
     verify(folder)
-    progress = Progress.from_json(json.loads((folder / "state.json").read_text(encoding="utf-8"))["progress"])
+    progress = Progress.from_json(read_object(folder / "state.json", StateOfWeights)["progress"])
     has_average = (folder / "ema.safetensors").is_file()
     if wanted == "ema" and not has_average:
         raise CheckpointError(f"{folder} holds no averaged weights, weights=ema: they come with trainer.ema_decay")
@@ -132,6 +131,8 @@ def _of_checkpoint(store: CheckpointStore, checkpoint: str, wanted: WeightsChoic
         automatic = progress.best.weights
     kind = automatic if wanted == "auto" else wanted
     file = folder / f"{'ema' if kind == 'ema' else 'model'}.safetensors"
+    if not file.is_file():
+        raise CheckpointError(f"{folder} is damaged: it holds no {file.name}")
     return ChosenWeights(
         file=file,
         checkpoint=checkpoint if checkpoint == "best" else name,

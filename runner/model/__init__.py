@@ -8,6 +8,7 @@ from runner.model.catalogue import WeightsPreprocessing, weights_preprocessing
 from runner.model.check import check_model
 from runner.model.head import head_of
 from runner.model.state_dict import with_versions
+from runner.model.trained import check_trained, read_trained
 
 __all__ = [
     "BuiltModel",
@@ -15,7 +16,9 @@ __all__ = [
     "build_architecture",
     "build_model",
     "check_model",
+    "check_trained",
     "head_of",
+    "read_trained",
     "weights_preprocessing",
     "with_versions",
 ]

@@ -42,9 +42,7 @@ def check_model(
         if isinstance(config, CustomConfig):
             module = build_architecture(config, num_classes)
         else:
-            with _ParametersOnMeta():
-                module = build_architecture(config, num_classes)
-            module = module.to("meta")
+            module = without_values(config, num_classes)
         if image_size is not None:
             _check_outputs(module, config, num_classes, image_size)
         if needs_head:
@@ -53,6 +51,23 @@ def check_model(
         if path is not None:
             weights = read_weights_file(path, shapes_only=True)
             load_into(module.to("meta"), weights, config, fresh_head=torchvision_weights(config) is not None)
+
+
+def without_values(config: ModelConfig, num_classes: int) -> nn.Module:
+    """An architecture, not a custom one, on the meta device: it has shapes, but takes no memory.
+
+    Raises:
+        InvalidModelError: for a name that nobody offers.
+    """
+    with torch.random.fork_rng(devices=()):
+        try:
+            with _ParametersOnMeta():
+                return build_architecture(config, num_classes).to("meta")
+        except (RuntimeError, OverflowError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InvalidModelError(
+                f"model.name = {config.name!r} can't be built for {num_classes} classes: {reason}"
+            ) from error
 
 
 def _weights_at_hand(config: ModelConfig) -> Path | None:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from runner.errors import InvalidModelError
 from runner.model.head import find_head_name
@@ -48,6 +48,12 @@ def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fre
     for name, value in expected.items():
         if name.endswith(".num_batches_tracked"):
             tensors.setdefault(name, value)
+    if other_kind := [name for name in tensors if name in expected and _kind(tensors[name]) != _kind(expected[name])]:
+        name = other_kind[0]
+        raise InvalidModelError(
+            f"{_shown(config)} does not fit {config.name}: {name} is {_dtype(tensors[name])}, "
+            f"must be {_dtype(expected[name])}. Save model.state_dict() of a model in fp32, fp16 or bf16"
+        )
     other_shape = [name for name in tensors if name in expected and _shape(tensors[name]) != _shape(expected[name])]
     state = OrderedDict((name, value) for name, value in tensors.items() if name not in other_shape)
     # The model itself takes a file without versions as written today, its layers as written long ago: they are lenient.
@@ -136,6 +142,17 @@ def _is_under(name: str, parts: Sequence[str]) -> bool:
 
 def _shape(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401 - modules may keep any extra state
     return tuple(value.shape) if hasattr(value, "shape") else None
+
+
+def _kind(value: Any) -> str:  # noqa: ANN401 - modules may keep any extra state
+    """Of which kind its numbers are: those of one kind are turned into each other."""
+    if not isinstance(value, Tensor):
+        return "none"
+    return "floating" if value.is_floating_point() else _dtype(value)
+
+
+def _dtype(value: Any) -> str:  # noqa: ANN401 - modules may keep any extra state
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _shown(config: ModelConfig) -> str:

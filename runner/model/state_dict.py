@@ -15,9 +15,14 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from runner.base.untrusted import UntrustedFileError, open_regular, printable
 from runner.errors import InvalidModelError
 from runner.schema.model import WEIGHTS_FILE_SUFFIXES
 
+# torch.save stores what is in its zip file as it is; what is compressed may grow a thousandfold.
+_MOST_BYTES_OF_PICKLE = 64 << 20
+_MOST_WRAPPERS = 8
+_MOST_SHOWN = 80
 # Under which key training scripts keep the state dict in a larger checkpoint; searched in this order.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
@@ -70,12 +75,13 @@ def read_weights_file(path: Path, *, shapes_only: bool = False) -> StateDict:
         raise InvalidModelError(f"model.weights = {str(path)!r} can't be read: {_reason(error)}") from error
     content = _unwrapped(content)
     if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
-        held = f"the keys {', '.join(map(str, list(content)[:5]))}" if isinstance(content, Mapping) else "no mapping"
+        held = f"the keys {', '.join(map(_shown, list(content)[:5]))}" if isinstance(content, Mapping) else "no mapping"
         raise InvalidModelError(
             f"model.weights = {str(path)!r} holds no state dict, but {held}; save model.state_dict() in it"
         )
+    _check_tensors(content, path)
     tensors = {
-        str(name): value.to("meta") if shapes_only and isinstance(value, Tensor) else value
+        name: value.to("meta") if shapes_only and isinstance(value, Tensor) else value
         for name, value in content.items()
     }
     versions = getattr(content, "_metadata", None)
@@ -88,8 +94,10 @@ def _check_file(path: Path) -> None:
     if path.suffix not in WEIGHTS_FILE_SUFFIXES:
         raise InvalidModelError(f"{shown}: a weights file ends in {', '.join(WEIGHTS_FILE_SUFFIXES)}")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(512)
+    except UntrustedFileError as error:
+        raise InvalidModelError(f"{shown} can't be read: {error}") from error
     except FileNotFoundError as error:
         raise InvalidModelError(f"{shown}: there is no such file (looked in {path.absolute().parent})") from error
     except OSError as error:
@@ -101,9 +109,59 @@ def _check_file(path: Path) -> None:
         raise InvalidModelError(f"{shown} is a web page, not weights; download the file itself")
     if text.startswith(b"version https://git-lfs"):
         raise InvalidModelError(f"{shown} is a Git LFS pointer, not weights; fetch the file with `git lfs pull`")
-    # torch.save writes a zip file (torch ≥ 1.6) or a pickle of protocol 2.
-    if path.suffix != ".safetensors" and not start.startswith((b"PK\x03\x04", b"\x80")):
+    if path.suffix != ".safetensors":
+        _check_saved(path, start, shown)
+
+
+def _check_saved(path: Path, start: bytes, shown: str) -> None:
+    """torch.save writes a zip file (torch ≥ 1.6) or a pickle of protocol 2."""
+    if not start.startswith((b"PK\x03\x04", b"\x80")):
         raise InvalidModelError(f"{shown} is no file that torch.save wrote (it begins with {start[:16]!r})")
+    if start.startswith(b"PK"):
+        try:
+            problem = _zip_problem(path)
+        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            raise InvalidModelError(f"{shown} can't be read: {_reason(error)}") from error
+        if problem is not None:
+            raise InvalidModelError(f"{shown} is no file that torch.save wrote: {problem}")
+
+
+def _zip_problem(path: Path) -> str | None:
+    """What would make it larger in memory than on disk: compressed or overlapping parts, or a pickle without end."""
+    with zipfile.ZipFile(path) as archive:
+        parts = archive.infolist()
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        return "its parts are compressed"
+    if sum(part.file_size for part in parts) > path.stat().st_size:
+        return "its parts are larger than itself"
+    if any(part.filename.endswith(".pkl") and part.file_size > _MOST_BYTES_OF_PICKLE for part in parts):
+        return f"it describes its tensors with more than {_MOST_BYTES_OF_PICKLE:,} bytes"
+    return None
+
+
+def _check_tensors(content: Mapping[Any, Any], path: Path) -> None:
+    """Refuse what is no plain tensor of what the file really holds.
+
+    Raises:
+        InvalidModelError: naming the tensor.
+    """
+    for name, value in content.items():
+        if not isinstance(name, str):
+            raise InvalidModelError(f"model.weights = {str(path)!r} names a tensor by {_shown(name)}, which is no text")
+        if not isinstance(value, Tensor):
+            continue
+        is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized
+        if not is_plain or value.is_complex() or value.is_nested:
+            kind = f"{str(value.layout).removeprefix('torch.')}, {str(value.dtype).removeprefix('torch.')}"
+            raise InvalidModelError(
+                f"model.weights = {str(path)!r}: {_shown(name)} is no plain tensor ({kind}); save model.state_dict() "
+                "of a model in fp32, fp16 or bf16"
+            )
+
+
+def _shown(name: object) -> str:
+    """A key of a file, which may be anything."""
+    return printable(name)[:_MOST_SHOWN] if isinstance(name, str) else f"a {type(name).__name__}"
 
 
 def _read_safetensors(path: Path, shapes_only: bool) -> dict[str, Tensor]:
@@ -125,7 +183,9 @@ def _read_torch(path: Path, shapes_only: bool) -> object:
 
 
 def _unwrapped(content: object) -> object:
-    while isinstance(content, Mapping):
+    for _ in range(_MOST_WRAPPERS):  # one may hold itself
+        if not isinstance(content, Mapping):
+            break
         inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
         if inner is None:
             break

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.base.typed_path import typed_path
 from runner.data.index import IMAGE_EXTENSIONS, scan_images, shown
 from runner.errors import InvalidDatasetError
 
@@ -56,7 +57,7 @@ def read_inputs(path: str, root: str | None, classes: Sequence[str]) -> Inputs:
     Raises:
         InvalidDatasetError: there is nothing to score, or the list can't be read.
     """
-    place = Path(path).expanduser()
+    place = typed_path(path, "input")
     if place.is_dir():
         return _of_folder(place, classes)
     if not place.is_file():
@@ -95,12 +96,13 @@ def _of_folder(folder: Path, classes: Sequence[str]) -> Inputs:
 def _of_list(file: Path, root: str | None, rows: Sequence[tuple[str, str | None]]) -> Inputs:
     if not rows:
         raise InvalidDatasetError(f"input = {file}: the list is empty")
-    start = Path(root).expanduser() if root is not None else file.parent
+    start = typed_path(root, "root") if root is not None else file.parent
     if not start.is_dir():
         raise InvalidDatasetError(f"root = {root}: there is no such folder, where the paths of {file} would start")
     labels = [label or None for _, label in rows]
     return Inputs(
-        files=[os.path.join(start, Path(name).expanduser()) for name, _ in rows],  # noqa: PTH118 - keeps links
+        # expanduser of os.path leaves the home folder of an unknown user as it stands.
+        files=[os.path.join(start, os.path.expanduser(name)) for name, _ in rows],  # noqa: PTH111, PTH118 - keeps links
         names=[name for name, _ in rows],
         labels=labels if any(labels) else None,
         notes=(),

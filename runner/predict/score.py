@@ -17,7 +17,7 @@ from runner.allocator import freed_memory_kept
 from runner.assemble_trained import assemble_scorer
 from runner.console import LOGGER, ProgressLine, progress_line
 from runner.data.decode import open_image
-from runner.data.index import shown
+from runner.data.index import shown, some
 from runner.data.loader import made_by
 from runner.data.prepare import prepared
 from runner.data.transforms import Pipeline
@@ -32,7 +32,7 @@ from runner.predict.inputs import Inputs
 from runner.predict.partial import PartialScores
 from runner.schema.calls import PredictCall
 from runner.stop import StopRequest
-from runner.trainer.evaluate import first_guesses
+from runner.trainer.evaluate import NOT_FINITE, are_finite, first_guesses
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -49,12 +49,14 @@ class _Loaded(NamedTuple):
 class _ImageFiles(Dataset["_Loaded"]):
     """Reads and prepares images on request, here or in a loader process."""
 
-    def __init__(self, files: Sequence[str], pipeline: Pipeline) -> None:
+    def __init__(self, files: Sequence[str], pipeline: Pipeline, side: int) -> None:
         self._files = files
         self._pipeline = pipeline
+        self._side = side
 
     def __getitem__(self, request: range) -> _Loaded:
-        outcomes = prepared([functools.partial(open_image, self._files[number]) for number in request], self._pipeline)
+        opened = [functools.partial(open_image, self._files[number]) for number in request]
+        outcomes = [self._checked(outcome) for outcome in prepared(opened, self._pipeline)]
         images = [outcome.permute(1, 2, 0) for outcome in outcomes if isinstance(outcome, Tensor)]
         errors = [
             None if isinstance(outcome, Tensor) else outcome.removeprefix(f"{shown(self._files[number])}: ")
@@ -63,6 +65,13 @@ class _ImageFiles(Dataset["_Loaded"]):
         # In a loader process it stacks them in shared memory.
         stacked = default_collate(images) if images else torch.zeros(0, 1, 1, 3, dtype=torch.uint8)
         return _Loaded(images=stacked.permute(0, 3, 1, 2), errors=tuple(errors))
+
+    def _checked(self, outcome: Tensor | str) -> Tensor | str:
+        """An image of another size than the model takes fits into no batch."""
+        if not isinstance(outcome, Tensor) or tuple(outcome.shape[1:]) == (self._side, self._side):
+            return outcome
+        height, width, side = *outcome.shape[1:], self._side
+        return f"it has {width}×{height} pixels after the model's transforms, but the model takes {side}×{side}"
 
 
 @freed_memory_kept()
@@ -94,9 +103,9 @@ def score(
     LOGGER.info("images      %s%s", f"{total:,}", f", {first:,} of them scored before" if first else "")
     requests = _requests(first, total, call.batch_size)
     workers = min(resolve_workers(call.workers, device.type, 1), len(requests))
-    files = _ImageFiles(inputs.files, pipeline)
+    files = _ImageFiles(inputs.files, pipeline, package.card.preprocessing.image_size)
     loaded = made_by(files, requests, workers=workers, pin_memory=device.type == "cuda")
-    num_unread = 0
+    num_unread, unscored = 0, list[str]()
     shortage = batch_too_large("batch_size", call.batch_size)
     with device_errors_named(device, shortage), closing(loaded), progress_line() as line:
         show = _shower(line, first, total)
@@ -104,15 +113,23 @@ def score(
             if stop.received is not None:
                 raise StoppedOnRequest(_stopped(stop.received, partial, total))
             batch = next(loaded)
-            partial.append(_scored(scorer, batch, inputs, request, package.card.classes))
+            scored = _scored(scorer, batch, inputs, request, package.card.classes)
+            partial.append(scored)
             num_unread += sum(error is not None for error in batch.errors)
+            unscored += [name for name, error in zip(scored.names, scored.errors, strict=True) if error == NOT_FINITE]
             show(partial.num_rows)
     partial.finish()
     seconds = time.perf_counter() - started
-    if num_unread:
-        LOGGER.warning("%s of %s images can't be read; the column `error` says why", f"{num_unread:,}", f"{total:,}")
+    _warn(num_unread, unscored, total)
     LOGGER.info("scored      %s images in %.1f seconds", f"{total - first:,}", seconds)
     LOGGER.info("results     %s", partial.output)
+
+
+def _warn(num_unread: int, unscored: Sequence[str], total: int) -> None:
+    if num_unread:
+        LOGGER.warning("%s of %s images can't be read; the column `error` says why", f"{num_unread:,}", f"{total:,}")
+    if unscored:
+        LOGGER.warning("%s of %s images have no scores: %s: %s", len(unscored), total, NOT_FINITE, some(unscored))
 
 
 def _set_up(package: Package, call: PredictCall) -> tuple[Scorer, Pipeline]:
@@ -148,17 +165,20 @@ def _scored(scorer: Scorer, batch: _Loaded, inputs: Inputs, request: range, clas
     probabilities = np.zeros((len(request), len(classes)), np.float32)
     predicted: list[str | None] = [None] * len(request)
     readable = [position for position, error in enumerate(batch.errors) if error is None]
+    errors = list(batch.errors)
     if readable:
         logits = scorer.logits(batch.images)
         probabilities[readable] = logits.softmax(dim=1).cpu().numpy()
-        for position, guess in zip(readable, first_guesses(logits)[:, 0].tolist(), strict=True):
-            predicted[position] = classes[guess]
+        guesses, is_finite = first_guesses(logits)[:, 0].tolist(), are_finite(logits).tolist()
+        for position, guess, is_scored in zip(readable, guesses, is_finite, strict=True):
+            predicted[position] = classes[guess] if is_scored else None
+            errors[position] = None if is_scored else NOT_FINITE
     return Scored(
         names=[inputs.names[number] for number in request],
         labels=[inputs.labels[number] for number in request] if inputs.labels is not None else None,
         predicted=predicted,
         probabilities=probabilities,
-        errors=batch.errors,
+        errors=errors,
     )
 
 

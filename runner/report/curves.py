@@ -95,9 +95,9 @@ def curves(rows: Sequence[dict[str, Any]], *, has_top5: bool) -> tuple[Picture, 
 def _picture(title: str, lines: tuple[_Line, ...], rows: Sequence[dict[str, Any]]) -> Picture:
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
-    shown = [line for line in lines if line.key in rows[-1]]
+    shown = [line for line in lines if rows[-1].get(line.key) is not None]
     for line in shown:
-        points = [(row["epoch"], row[line.key]) for row in rows if line.key in row]
+        points = [(row["epoch"], row[line.key]) for row in rows if row.get(line.key) is not None]
         marker = "o" if len(points) <= _MOST_MARKERS else None
         look: dict[str, Any] = {"color": line.color, "linestyle": line.style, "marker": marker, "label": line.label}
         axes.plot(*zip(*points, strict=True), clip_on=False, **look)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.base.untrusted import UntrustedFileError, read_tail
+from runner.errors import CheckpointError
+from runner.run.contents import shown
 from runner.runs.diff import data_of
 from runner.runs.find import experiment_of
 from runner.runs.past import PastRun, describe_metric, describe_seconds, elapsed_seconds
@@ -56,7 +59,7 @@ class Part:
 
 def summary(run: PastRun) -> Summary:
     """The head of the report, from whatever the run has recorded so far."""
-    experiment = experiment_of(run.config.get("model") or {}, run.config.get("data") or {})
+    experiment = experiment_of(run.config.get("model", {}), run.config.get("data", {}))
     data = experiment["data"] if experiment["data_root"] is None else Path(experiment["data_root"]).name
     error = run.record.get("error")
     return Summary(
@@ -71,7 +74,7 @@ def summary(run: PastRun) -> Summary:
 
 
 def _lead(run: PastRun, experiment: Mapping[str, Any]) -> Iterator[str]:
-    weights = (run.config.get("model") or {}).get("weights")
+    weights = run.config.get("model", {}).get("weights")
     start = f"from the weights {weights}" if weights else "from random weights"
     facts = data_of(run)
     counts = [f"{facts[key]:,} {words}" for key, words in _COUNTS.items() if facts.get(key)]
@@ -109,17 +112,16 @@ def _tiles(run: PastRun) -> Iterator[tuple[str, str, str]]:
             yield "Calibration error", f"{found['expected_calibration_error']:.2%}", "probability against accuracy"
     elif best_row is not None:
         prefix = "val_ema" if run.record["best"].get("weights") == "ema" else "val"
-        yield "Top-1", f"{best_row[f'{prefix}_top1']:.2%}", "validation, best epoch"
-        if has_top5(run):
-            yield "Top-5", f"{best_row[f'{prefix}_top5']:.2%}", "validation, best epoch"
-        yield "Loss", f"{best_row[f'{prefix}_loss']:.4f}", "validation, best epoch"
+        for label, name, form in (("Top-1", "top1", ".2%"), ("Top-5", "top5", ".2%"), ("Loss", "loss", ".4f")):
+            value = best_row.get(f"{prefix}_{name}")
+            if value is not None and (name != "top5" or has_top5(run)):
+                yield label, format(value, form), "validation, best epoch"
     test = run.record.get("test")
     if test:
         yield "Test top-1", f"{test['top1']:.2%}", f"{test['count']:,} images that chose nothing"
-    planned = (run.config.get("trainer") or {}).get("epochs")
+    planned = run.config.get("trainer", {}).get("epochs")
     yield "Epochs", f"{len(run.rows)}", f"of {planned} planned"
-    if run.rows:
-        rates = sorted(row["train_images_per_second"] for row in run.rows)
+    if rates := sorted(row["train_images_per_second"] for row in run.rows if "train_images_per_second" in row):
         yield "Speed", f"{rates[len(rates) // 2]:,.0f}/s", "training images, median epoch"
 
 
@@ -156,17 +158,18 @@ def _commands(run: PastRun) -> Iterator[tuple[str, str]]:
 def time_split(run: PastRun) -> tuple[Part, ...]:
     """Where the time of the finished epochs went; the checkpoint of the last one comes after its row."""
     rows = run.rows
-    if not rows or not all("evaluation_seconds" in row for row in rows):
+    names = ("data_wait", "train", "evaluation", "checkpoint", "epoch")
+    if not rows or not all(f"{name}_seconds" in row for row in rows for name in names):
         return ()
-    wait = sum(row["data_wait_seconds"] for row in rows)
-    train = sum(row["train_seconds"] for row in rows)
+    wait, train, evaluation, checkpoint, total = (sum(row[f"{name}_seconds"] for row in rows) for name in names)
+    if total == 0:
+        return ()
     seconds = {
         "Training steps": max(0.0, train - wait),
         "Waiting for data": wait,
-        "Evaluation": sum(row["evaluation_seconds"] for row in rows),
-        "Waiting for checkpoints": sum(row["checkpoint_seconds"] for row in rows),
+        "Evaluation": evaluation,
+        "Waiting for checkpoints": checkpoint,
     }
-    total = sum(row["epoch_seconds"] for row in rows)
     seconds["Everything else"] = max(0.0, total - sum(seconds.values()))
     return tuple(Part(name=name, seconds=value, share=value / total) for name, value in seconds.items())
 
@@ -178,10 +181,13 @@ def warnings_of(run: PastRun) -> tuple[tuple[str, int], ...]:
 
 
 def _warnings_in(log: Path) -> tuple[tuple[str, int], ...]:
-    if not log.is_file():
+    try:
+        text = read_tail(log).decode("utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
         return ()
-    with log.open(encoding="utf-8", errors="replace") as lines:
-        counts = Counter(match[1] for line in lines if (match := _WARNING.match(line)))
+    except (OSError, UntrustedFileError) as error:
+        raise CheckpointError(f"{shown(log)} can't be read: {error}") from error
+    counts = Counter(match[1] for line in text.split("\n") if (match := _WARNING.match(line)))
     return tuple(counts.items())[-_MOST_WARNINGS:]
 
 

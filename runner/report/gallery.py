@@ -9,9 +9,11 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from PIL import Image
 
+from runner.base.untrusted import open_regular
 from runner.data.fingerprint import fingerprint
 from runner.data.paths import resolve_paths
 from runner.data.source import ImageSource
@@ -23,6 +25,7 @@ from runner.saved import load_saved
 from runner.spreadsheet import neutral
 
 _MOST_MISTAKES = 24
+_MOST_BYTES_IN_A_LINE = 1 << 20
 _SIDE_PX = 176
 _SMALL_PX = 64  # up to this side pixels are kept as they are, without loss
 
@@ -85,12 +88,12 @@ def gallery(run: PastRun, splits: Splits | None) -> Gallery:
 
 
 def _rows(file: Path, names: Mapping[str, str]) -> Iterator[_Row]:
-    with file.open(encoding="utf-8", newline="") as lines:
+    with open_regular(file) as opened:
         try:
-            for row in csv.DictReader(lines):
+            for row in csv.DictReader(_lines(opened)):
                 yield _Row(
                     loss=float(row["loss"]),
-                    image=int(row["image"]),
+                    image=_number(row["image"]),
                     path=row["path"],
                     label=names[row["label"]],
                     predicted=names[row["predicted"]],
@@ -100,12 +103,27 @@ def _rows(file: Path, names: Mapping[str, str]) -> Iterator[_Row]:
             raise CheckpointError(f"{file} is damaged: {error}; evaluate the run again") from error
 
 
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**53:
+        raise ValueError(f"there is no image {text}")
+    return number
+
+
+def _lines(file: IO[bytes]) -> Iterator[str]:
+    """Its lines; one without an end is not read as a whole."""
+    while line := file.readline(_MOST_BYTES_IN_A_LINE):
+        if len(line) == _MOST_BYTES_IN_A_LINE:
+            raise ValueError(f"a line is longer than {_MOST_BYTES_IN_A_LINE:,} bytes")
+        yield line.decode("utf-8")
+
+
 def _source(run: PastRun, splits: Splits | None) -> tuple[ImageSource | None, str | None]:
     """The split that was evaluated, or why its images can't be shown."""
     try:
         if splits is None:
             config = load_saved(run.path)
-            splits = open_splits(resolve_paths(config.data), config.seed)
+            splits = open_splits(resolve_paths(config.data), config.seed, may_fetch=False)
     except RunnerError as error:
         return None, f"The images can't be shown, because the data can't be opened: {error}"
     if data_of(run).get("fingerprint") not in (None, fingerprint(splits)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.runs.past import PastRun
+from runner.runs.past import PastRun, read_small
 from runner.schema.resume import changes
 
 # By dotted key: the value of the first run and that of the second; None where one has none.
@@ -41,8 +41,7 @@ def data_of(run: PastRun) -> dict[str, Any]:
 
 def _code(run: PastRun) -> dict[str, Any]:
     git = run.record.get("git") or {}
-    patch = run.path / "source.patch"
-    content = patch.read_bytes() if patch.is_file() else None
+    content = read_small(run.path / "source.patch")
     return {
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
@@ -70,8 +69,8 @@ def _environment(run: PastRun) -> dict[str, Any]:
 
 
 def _packages(file: Path) -> Iterator[tuple[str, str]]:
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    for line in lines:
+    content = read_small(file) or b""
+    for line in content.decode("utf-8", errors="replace").splitlines():
         name, _, version = line.partition("==")
         yield name, version
 

@@ -10,10 +10,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from runner.errors import CheckpointError, RunnerError
+from runner.base.within_folder import refuse_ways_out_at
+from runner.errors import RunnerError
 from runner.run_folder import read_record
 from runner.runs.past import PastStatus, elapsed_seconds, status_of
 from runner.saved import read_values
+
+# What a line is made of.
+_READ = ("run.json", "config.yaml", "logs/rank_0.log")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +58,10 @@ def sum_up(run_dir: Path) -> Line:
     if _is_queued(run_dir):
         return _line_without_record(run_dir, "queued", None)
     try:
+        refuse_ways_out_at(run_dir, _READ)
         record = read_record(run_dir)
         model, data = _model_and_data(run_dir, record)
         best, error = record.get("best"), record.get("error")
-        if not _is_best(best) or not isinstance(error, dict | None):
-            raise CheckpointError(f"{run_dir / 'run.json'} is damaged: best or error is none")
         return Line(
             folder=run_dir,
             model=model,
@@ -71,13 +74,6 @@ def sum_up(run_dir: Path) -> Line:
         )
     except (RunnerError, OSError) as error:
         return _line_without_record(run_dir, "damaged", str(error))
-
-
-def _is_best(best: object) -> bool:
-    if not isinstance(best, dict):
-        return best is None
-    is_number = isinstance(best.get("value"), int | float)
-    return isinstance(best.get("metric"), str) and is_number and isinstance(best.get("epoch"), int)
 
 
 def _is_queued(folder: Path) -> bool:
@@ -117,7 +113,7 @@ def _model_and_data(run_dir: Path, record: dict[str, Any]) -> tuple[str | None, 
     config = record.get("experiment")
     if not isinstance(config, dict):  # written before run.json said so
         values = read_values(run_dir)
-        config = experiment_of(values.get("model") or {}, values.get("data") or {})
+        config = experiment_of(values.get("model", {}), values.get("data", {}))
     data = " ".join(str(config[key]) for key in ("data", "data_root") if config.get(key))
     return config.get("model"), data or None
 
@@ -127,8 +123,10 @@ def experiment_of(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]
     source = data.get("source")
     is_users = source in ("folder", "csv")
     name = data.get("name") if source == "torchvision" else source
-    return {
+    found = {
         "model": model.get("name"),
         "data": name,
         "data_root": (data.get("root") or data.get("train")) if is_users else None,
     }
+    # A saved config may hold anything.
+    return {key: value if value is None else str(value) for key, value in found.items()}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from runner.base.untrusted import UntrustedFileError, read_bytes
+from runner.base.within_folder import refuse_ways_out
 from runner.errors import CheckpointError
+from runner.run.contents import Metrics, StateTold, read_object, read_pointer, read_rows, shown
 from runner.run_folder import is_alive, read_record
 from runner.saved import read_values
 
@@ -45,12 +47,13 @@ def read_run(run_dir: Path) -> PastRun:
     Raises:
         CheckpointError: when the folder is no run folder, or a file of it is damaged.
     """
+    refuse_ways_out(run_dir)
     return PastRun(
         path=run_dir,
         record=read_record(run_dir),
         config=read_values(run_dir),
         rows=read_rows(run_dir / "metrics.jsonl"),
-        evaluation=_read_object(run_dir / "evaluation" / "metrics.json"),
+        evaluation=_evaluation(run_dir / "evaluation" / "metrics.json"),
         state=_newest_state(run_dir / "checkpoints"),
     )
 
@@ -61,25 +64,18 @@ def status_of(run_dir: Path, record: dict[str, Any]) -> PastStatus:
     return "died" if status == "running" and not is_alive(run_dir) else status
 
 
-def read_rows(file: Path) -> tuple[dict[str, Any], ...]:
-    """The finished epochs; a last line that a kill cut short is left out.
+def read_small(file: Path) -> bytes | None:
+    """A file of a run folder, such as source.patch; None where there is none.
 
     Raises:
-        CheckpointError: when another line is damaged.
+        CheckpointError: when it can't be read.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
-        return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}") from error
-    try:
-        rows = tuple(json.loads(line) for line in lines if line.endswith("\n"))
-        if not all(isinstance(row["epoch"], int) for row in rows):
-            raise CheckpointError(f"{file} is damaged: an epoch is no whole number")
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
-    return rows
+        return read_bytes(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UntrustedFileError) as error:
+        raise CheckpointError(f"{shown(file)} can't be read: {error}") from error
 
 
 def elapsed_seconds(run_dir: Path, record: dict[str, Any]) -> float | None:
@@ -120,19 +116,15 @@ def _moment(text: object) -> datetime | None:
 
 
 def _newest_state(checkpoints: Path) -> dict[str, Any]:
-    pointer = checkpoints / "last"
-    if not pointer.is_file():
-        return {}
-    return _read_object(checkpoints / pointer.read_text(encoding="utf-8").strip() / "state.json") or {}
-
-
-def _read_object(file: Path) -> dict[str, Any] | None:
+    name = read_pointer(checkpoints / "last")
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        return {} if name is None else read_object(checkpoints / name / "state.json", StateTold)
+    except FileNotFoundError:
+        return {}
+
+
+def _evaluation(file: Path) -> dict[str, Any] | None:
+    try:
+        return read_object(file, Metrics)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{file} is damaged: it holds no object")
-    return value

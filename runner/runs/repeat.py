@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner import provenance
 from runner.data.fingerprint import fingerprint
 from runner.runs.diff import data_of
-from runner.runs.past import PastRun
+from runner.runs.past import PastRun, read_small
 
 if TYPE_CHECKING:
     from runner.preflight import Ready
@@ -36,7 +36,7 @@ def _code(original: PastRun, now: provenance.GitState) -> Iterator[str]:
         here = f"this folder is at {now.commit}" if now.commit else "this folder is in no git repository"
         made = f"the run was made at commit {commit}" if commit else "the run was made outside of git"
         yield f"the code differs: {made}, {here}" + (f"; git checkout {commit} goes there" if commit else "")
-    patch = patch_file.read_bytes() if patch_file.is_file() else b""
+    patch = read_small(patch_file) or b""
     if patch != now.patch.encode(errors="surrogateescape"):
         where = f"had those of {patch_file}" if patch else "had none"
         yield f"uncommitted changes differ: the run {where}, this folder has {'others' if now.patch else 'none'}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from runner.checkpoint import checkpoint_name
-from runner.errors import InvalidDatasetError, NonFiniteLossError
+from runner.errors import InvalidDatasetError, InvalidModelError, NonFiniteLossError
 from runner.keyed_random import digest_of_samples
 from runner.trainer.clock import Clock
 from runner.trainer.evaluate import Evaluation, evaluate
@@ -73,23 +73,24 @@ def _evaluate(trainer: Trainer, module: nn.Module) -> Evaluation:
         # Its loader processes would keep open for the rest of the run, and on the disk, what is just being written.
         trainer.writer.wait()
     trainer.dist.share_buffers(module)
-    result = evaluate(
-        module,
-        trainer.val_batches,
-        trainer.normalizer,
-        dist=trainer.dist,
-        precision=trainer.precision,
-        memory_format=trainer.memory_format,
-        before_batch=lambda: trainer.heed_requests(may_save=False),
-    )
-    trainer.bad_val.begin()
-    trainer.bad_val.meet(result.bad)
-    if not -float("inf") < result.loss < float("inf"):
+    try:
+        result = evaluate(
+            module,
+            trainer.val_batches,
+            trainer.normalizer,
+            dist=trainer.dist,
+            precision=trainer.precision,
+            memory_format=trainer.memory_format,
+            before_batch=lambda: trainer.heed_requests(may_save=False),
+        )
+    except InvalidModelError as error:
         raise NonFiniteLossError(
             f"the validation loss became infinite or not a number after epoch {trainer.progress.epoch + 1}, step "
-            f"{trainer.progress.step}, learning rate {trainer.learning_rate:.3g}; try a lower optimizer.lr or "
-            "trainer.precision=fp32"
-        )
+            f"{trainer.progress.step}, learning rate {trainer.learning_rate:.3g} ({error}); try a lower optimizer.lr "
+            "or trainer.precision=fp32"
+        ) from error
+    trainer.bad_val.begin()
+    trainer.bad_val.meet(result.bad)
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,15 +14,18 @@ from runner.data.batch import BadImage
 from runner.data.loader import EvalBatches
 from runner.device import Precision, moved
 from runner.dist import DistContext
-from runner.errors import InvalidDatasetError
+from runner.errors import InvalidDatasetError, InvalidModelError
 
 _TOP_K = 5
+_NUM_EXAMPLES = 3
+NOT_FINITE = "the model's scores are infinite or not a number"
 
-Observer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
-"""Takes of a batch: image numbers N, on the CPU; on the device first guesses N, logits N × classes, losses N."""
+Observer = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
+"""Takes of a batch: image numbers N, on the CPU; on the device first guesses N, logits N × classes, losses N, and which
+of these images have finite scores N: the others count for nothing."""
 
 
-def _ignore(ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor) -> None:
+def _ignore(ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor, is_scored: Tensor) -> None:
     """For whoever wants no more than counts."""
 
 
@@ -36,7 +39,7 @@ class Evaluation:
     loss: float
     """Mean cross-entropy per image, without label smoothing."""
     bad: tuple[BadImage, ...] = ()
-    """Images that could not be read and are in none of these counts."""
+    """Images that could not be read, or have no finite scores, and are in none of these counts."""
 
     @property
     def top1(self) -> float:
@@ -78,9 +81,10 @@ def evaluate(
 
     Raises:
         InvalidDatasetError: not one image can be read.
+        InvalidModelError: the scores of an image are not finite, and data.on_bad_image is error, or those of all are.
     """
     module.eval()
-    device, sums = dist.device, _Sums(batches.num_batches, dist.device)
+    device, sums = dist.device, _Sums(batches, dist.device)
     own = iter(batches)
     for _ in range(-(-batches.num_batches // dist.world_size)):
         dist.beat()
@@ -95,36 +99,66 @@ def evaluate(
         with precision.autocast(device.type):
             logits = module(normalizer(images)).float()
         guesses, loss = first_guesses(logits), functional.cross_entropy(logits, labels, reduction="none")
-        sums.add(number, labels, guesses, loss)
-        observe(batch.ids, guesses[:, 0], logits, loss)
+        is_scored = are_finite(logits) & loss.isfinite()
+        sums.scored.append((batch.ids, is_scored))
+        sums.add(number, labels, guesses, loss, is_scored)
+        observe(batch.ids, guesses[:, 0], logits, loss, is_scored)
     return sums.of_all(dist)
 
 
 class _Sums:
     """What one process has found so far; waits for the device only at the end."""
 
-    def __init__(self, num_batches: int, device: torch.device) -> None:
-        # Images, right first guesses, labels among the first guesses.
-        self.counts = torch.zeros(3, dtype=torch.int64, device=device)
-        self.losses = torch.zeros(num_batches, dtype=loss_dtype(device), device=device)
+    def __init__(self, batches: EvalBatches, device: torch.device) -> None:
+        self.batches = batches
+        # Images, right first guesses, labels among the first guesses, images without finite scores.
+        self.counts = torch.zeros(4, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(batches.num_batches, dtype=loss_dtype(device), device=device)
+        self.scored: list[tuple[Tensor, Tensor]] = []
         self.bad: list[BadImage] = []
 
-    def add(self, number: int, labels: Tensor, guesses: Tensor, loss: Tensor) -> None:
-        hits = guesses == labels[:, None]
-        self.counts += torch.stack((torch.ones_like(labels).sum(), hits[:, 0].sum(), hits.any(dim=1).sum()))
-        self.losses[number] = loss.to(self.losses.dtype).sum()
+    def add(self, number: int, labels: Tensor, guesses: Tensor, loss: Tensor, is_scored: Tensor) -> None:
+        hits = (guesses == labels[:, None]) & is_scored[:, None]
+        self.counts += torch.stack((is_scored.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), (~is_scored).sum()))
+        self.losses[number] = torch.where(is_scored, loss, 0).to(self.losses.dtype).sum()
 
     def of_all(self, dist: DistContext) -> Evaluation:
         """What all processes have found, together."""
         num_bad = torch.tensor([len(self.bad)], device=dist.device)
-        count, correct, correct_top5, skipped = (
+        count, correct, correct_top5, unscored, skipped = (
             int(value) for value in dist.sum(torch.cat((self.counts, num_bad))).tolist()
         )
         bad = sorted(dist.gather(self.bad)) if skipped else []
+        if unscored:
+            nameless = sorted(dist.gather(self._unscored()))
+            if count == 0 or not self.batches.skips_bad:
+                raise _not_finite(nameless, count + unscored)
+            bad = sorted((*bad, *nameless))
         if count == 0:
             raise InvalidDatasetError(f"none of the {skipped} images can be read; the first: {bad[0].reason}")
         loss = math.fsum(dist.sum(self.losses).tolist()) / count
         return Evaluation(count=count, correct=correct, correct_top5=correct_top5, loss=loss, bad=tuple(bad))
+
+    def _unscored(self) -> list[BadImage]:
+        """The images of this process without finite scores; waits for the device."""
+        numbers = [number for ids, is_scored in self.scored for number in ids[~is_scored.cpu()].tolist()]
+        return [BadImage(number, f"{self.batches.describe(number)}: {NOT_FINITE}") for number in numbers]
+
+
+def _not_finite(images: Sequence[BadImage], num_images: int) -> InvalidModelError:
+    told = "; ".join(image.reason for image in images[:_NUM_EXAMPLES])
+    if len(images) == num_images:
+        return InvalidModelError(f"{NOT_FINITE} for each of {num_images} images; the first: {told.partition('; ')[0]}")
+    more = f"; and {len(images) - _NUM_EXAMPLES} more" if len(images) > _NUM_EXAMPLES else ""
+    return InvalidModelError(
+        f"{len(images)} of {num_images} images have no scores: {told}{more}; trainer.precision=fp32 may help, "
+        "data.on_bad_image=skip leaves them out"
+    )
+
+
+def are_finite(logits: Tensor) -> Tensor:
+    """Which images have scores that are finite, all of them: N × classes → N, bool."""
+    return logits.isfinite().all(dim=1)
 
 
 def first_guesses(logits: Tensor) -> Tensor:

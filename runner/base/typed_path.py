@@ -1,0 +1,27 @@
+"""A path as the user has typed it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.base.untrusted import printable
+from runner.errors import ConfigError, Problem
+
+
+def typed_path(text: str, key: str) -> Path:
+    """The path, with the home folder for `~`; that :meth:`Path.resolve` can resolve it is sure.
+
+    Args:
+        text: as typed.
+        key: under which it was typed, for messages.
+
+    Raises:
+        ConfigError: no path can be of this name, or its links lead in a circle.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.resolve()
+    except (RuntimeError, ValueError, OSError) as error:  # ~somebody, whom this machine does not know; a NUL
+        problem = f"is no path: {error}"
+        raise ConfigError([Problem(key=key, value=printable(text), has_value=True, message=problem)]) from error
+    return path
