@@ -1,0 +1,57 @@
+"""All families, and the inputs of each in their order: those of its table, shuffled once and for all, then grown ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from tests.hostile import command_lines, data_sets, experiments, run_folders
+from tests.hostile.place import Input
+
+
+@dataclass(frozen=True)
+class Family:
+    """Inputs of one kind."""
+
+    table: Callable[[], Iterator[Input]]
+    grown: Callable[[random.Random], Input]
+    share: int
+    """Of 100 inputs."""
+
+
+FAMILIES = {
+    "command lines": Family(command_lines.table, command_lines.grown, 16),
+    "environment": Family(command_lines.environment_table, command_lines.environment_grown, 4),
+    "experiments": Family(experiments.table, experiments.grown, 18),
+    "saved configs": Family(run_folders.saved_table, run_folders.saved_grown, 10),
+    "records": Family(run_folders.records_table, run_folders.records_grown, 14),
+    "packages": Family(run_folders.packages_table, run_folders.packages_grown, 8),
+    "links": Family(run_folders.links_table, run_folders.links_grown, 6),
+    "sweeps": Family(run_folders.sweeps_table, run_folders.sweeps_grown, 5),
+    "weights": Family(data_sets.weights_table, data_sets.weights_grown, 5),
+    "archives": Family(data_sets.archives_table, data_sets.archives_grown, 4),
+    "lists": Family(data_sets.lists_table, data_sets.lists_grown, 4),
+    "images": Family(data_sets.images_table, data_sets.images_grown, 3),
+    "names": Family(data_sets.names_table, data_sets.names_grown, 3),
+}
+assert sum(family.share for family in FAMILIES.values()) == 100
+
+
+@cache
+def _shuffled(name: str) -> list[Input]:
+    items = list(FAMILIES[name].table())
+    random.Random(name).shuffle(items)
+    return items
+
+
+def table_size(name: str) -> int:
+    """How many inputs the table of a family has."""
+    return len(_shuffled(name))
+
+
+def input_of(name: str, number: int) -> Input:
+    """The input of this number in a family; the same each time."""
+    items = _shuffled(name)
+    return items[number] if number < len(items) else FAMILIES[name].grown(random.Random(f"{name} {number}"))
