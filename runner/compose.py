@@ -216,7 +216,7 @@ def _composed(overrides: list[str], line: CommandLine, problems: list[Problem]) 
             overrides.remove(culprit)
         except ConfigError as error:
             raise ConfigError([*problems, *error.problems]) from error
-        except (Exception, RecursionError) as error:
+        except Exception as error:
             refusal = translate(error, overrides)
             if refusal is None:
                 raise

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf, flag_override
 from runner.base.untrusted import UntrustedFileError, read_yaml
 from runner.conf_folder import group_options
 from runner.config.composing import compose_values
-from runner.config.interpolation import as_written, resolved
-from runner.config.overrides import GROUPS, permissive
+from runner.config.interpolation import as_written, interpolated, resolved
+from runner.config.overrides import GROUPS, permissive, refused
 from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
 from runner.schema import VARIANT_KEYS, Config
@@ -89,10 +89,14 @@ def read_values(run_dir: Path) -> dict[str, Any]:
     for group in ("hydra", *(name for name, field in Config.model_fields.items() if variants_of(field.annotation))):
         if not isinstance(values.get(group, {}), dict):
             raise CheckpointError(f"{file} is damaged: {group} is no group of keys")
+    if keys := interpolated(values):
+        raise CheckpointError(f"{file} is damaged: {keys[0]} holds an interpolation; a saved config holds values")
     return values
 
 
 def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    if problems := [problem for override in overrides if (problem := refused(override))]:
+        raise ConfigError(problems)
     typed = OverridesParser.create().parse_overrides([permissive(override) for override in overrides])
     swept = [override.input_line for override in typed if override.is_sweep_override()]
     if swept:
@@ -162,7 +166,7 @@ def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]
         composed = compose_values(relevant)
     except MissingConfigException as error:
         raise ConfigError([unknown_option(error, override_behind(error, relevant), relevant, group_options)]) from error
-    return {group: OmegaConf.to_container(composed[group], resolve=True) for group in groups}
+    return {group: OmegaConf.to_container(composed[group], resolve=False) for group in groups}
 
 
 def _forget_folders_of_another_root(node: Any, typed: set[str]) -> None:  # noqa: ANN401 - OmegaConf's DictConfig

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from runner.conf_folder import CONF_DIR
+from runner.config.arguments import check_sizes
 from runner.config.overrides import as_typed
 from runner.errors import ConfigError, Problem, UsageError
 from runner.refusal import COMMAND_LINE, translate
@@ -61,6 +62,7 @@ def read_own(command: str, rules: type[Call], argv: Sequence[str]) -> Call:
 
 
 def _check_words(command: str, rules: type[Section], argv: Sequence[str]) -> None:
+    check_sizes(argv)
     flags = [argument for argument in argv if argument.startswith("-")]
     if command in TAKES_EXPERIMENT:
         if sweep := {"-m", "--multirun"} & set(flags):

@@ -70,8 +70,7 @@ def read_command_line(argv: Sequence[str]) -> CommandLine:
             folders.append(given) if name in _CONFIG_DIR else flags.extend((name, given))
         else:
             raise UsageError(_not_taken(name))
-    for override in overrides:
-        _check_size(override)
+    check_sizes(overrides)
     named = [item for item in overrides if plain(item).partition("=")[0] == _SEARCH_PATH]
     found = [_config_folder(place) for place in (*folders, *(place for item in named for place in _search_path(item)))]
     return CommandLine(
@@ -91,8 +90,17 @@ def _not_taken(flag: str) -> str:
     return f"{flag} is no flag of the runner's, and abbreviations are not taken; {hint}"
 
 
+def check_sizes(overrides: Sequence[str]) -> None:
+    """Refuse what can't be parsed within bounds: parsers call themselves for each bracket.
+
+    Raises:
+        ConfigError: an override that is too long or nested too deep, or has a NUL character in it.
+    """
+    for override in overrides:
+        _check_size(override)
+
+
 def _check_size(override: str) -> None:
-    """A parser that calls itself for each bracket, or a value of megabytes, would take all time or memory."""
     num_brackets = max(override.count(bracket) for bracket in "[{(")
     if len(override) > _MAX_CHARACTERS or num_brackets > _MAX_CHARACTERS // 10 or _depth(override) > _MAX_BRACKETS:
         message = (

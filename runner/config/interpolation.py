@@ -21,6 +21,7 @@ _MAX_EXPANDED = 1_000_000
 """Characters, and values, that all interpolations of a config may come to."""
 _INTERPOLATION = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"\.*[\w-]+(?:\.[\w-]+|\[\w+\])*", re.ASCII)
+_ENVIRONMENT_ONLY = re.compile(r"\$\{oc\.env:[\w,.-]+\}", re.ASCII)
 _FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:")
 
 
@@ -170,6 +171,20 @@ def passwords(values: Mapping[Any, Any]) -> list[Problem]:
         )
         for path, text in _texts(values, ())
         if masked(text) != text and "${" not in text
+    ]
+
+
+def interpolated(values: Mapping[Any, Any]) -> list[str]:
+    """The keys of a saved config that hold an interpolation which no runner has saved there.
+
+    The runner saves values, and of `dist` and `sweep` what was left to the environment. A folder that comes from
+    elsewhere does not have this machine's environment put into whatever else it likes.
+    """
+    texts = ((".".join(path), text) for path, text in _texts(values, ()))
+    return [
+        key
+        for key, text in texts
+        if "${" in (_ENVIRONMENT_ONLY.sub("", text) if key.startswith(("dist.", "sweep.")) else text)
     ]
 
 

@@ -93,7 +93,7 @@ def parsed_override(override: str) -> Override:
     """
     try:
         (parsed,) = OverridesParser.create().parse_overrides([override])
-    except (Exception, RecursionError) as error:
+    except Exception as error:
         problem = translate(error, [override])
         if problem is None:
             raise
