@@ -81,14 +81,22 @@ def limited_time() -> Iterator[None]:
         yield
         return
 
+    is_over = False
+
     def end(_signal: int, _frame: FrameType | None) -> None:
-        message = f"composing takes more than {_MAX_CPU_SECONDS} seconds: do files list each other again and again?"
-        raise ConfigError([Problem(key="", message=message)])
+        nonlocal is_over
+        is_over = True
+        raise TimeoutError
 
     before = signal.signal(signal.SIGVTALRM, end)
     signal.setitimer(signal.ITIMER_VIRTUAL, _MAX_CPU_SECONDS)
     try:
         yield
+    except Exception as error:  # Hydra wraps what it catches
+        if not is_over:
+            raise
+        message = f"composing takes more than {_MAX_CPU_SECONDS} seconds: do files list each other again and again?"
+        raise ConfigError([Problem(key="", message=message)]) from error
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
