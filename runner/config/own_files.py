@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import Container, OmegaConf
@@ -16,6 +18,7 @@ from runner.base.untrusted import MAX_YAML_BYTES, UntrustedFileError, parse_yaml
 from runner.config.overrides import OPTION_NAME
 
 _HEADER_CHARACTERS = 512
+_SEARCH_PATH = "hydra.searchpath=["
 # An entry of a defaults list: [override ][optional ][/]group[@package], or the name of a config.
 _ENTRY = re.compile(r"(override )?(optional )?/?(?P<name>[^@]*)(?P<package>@[\w.]+)?", re.ASCII)
 _INTERPOLATION = re.compile(r"\$\{[^{}]*\}")
@@ -102,10 +105,29 @@ def _check_defaults(values: object, file: Path) -> None:
                     )
 
 
-def search_path(folders: tuple[Path, ...]) -> list[str]:
+def search_path(folders: Sequence[Path]) -> list[str]:
     """What makes Hydra read these folders too: an override of the search path, or nothing."""
     if not folders:
         return []
     Plugins.instance().register(OwnFiles)
     places = [f"{OwnFiles.scheme()}://{folder}".replace("'", "\\'") for folder in folders]
-    return ["hydra.searchpath=[" + ",".join(f"'{place}'" for place in places) + "]"]
+    return [_SEARCH_PATH + ",".join(f"'{place}'" for place in places) + "]"]
+
+
+def as_typed_again(arguments: Sequence[str]) -> list[str]:
+    """What Hydra was given, with --config-dir for what :func:`search_path` has made of it."""
+    typed: list[str] = []
+    for argument in arguments:
+        if argument.startswith(_SEARCH_PATH):
+            places = OverridesParser.create().parse_override(argument).value()
+            assert isinstance(places, list)
+            typed += [
+                f"--config-dir={str(place).removeprefix(f'{OwnFiles.scheme()}://')}" for place in map(_text, places)
+            ]
+        else:
+            typed.append(argument)
+    return typed
+
+
+def _text(place: object) -> str:
+    return place.text if isinstance(place, QuotedString) else str(place)

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from runner import console
 from runner.base.masked import masked, masked_values
+from runner.config.own_files import as_typed_again
 from runner.errors import ConfigError, OutputError, RunnerError
 from runner.files import write_atomic
 from runner.run_folder import timestamp
@@ -56,7 +57,7 @@ def record_command(folder: SweepFolder, composer: Composer, config: SweepConfig)
     folder.begin(
         {
             "start": before.get("start", timestamp()),
-            "argv": masked_values(sys.argv[1:]),
+            "argv": masked_values(as_typed_again(sys.argv[1:])),
             "cwd": str(Path.cwd()),
             "metrics": list(config.metrics),
             "directions": list(config.directions),
