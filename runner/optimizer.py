@@ -11,6 +11,11 @@ from torch import nn
 from runner.errors import CheckpointError
 from runner.schema.optimizer import AdamWConfig, OptimizerConfig, SGDConfig
 
+# What each keeps of a parameter that has learnt.
+_ENTRIES = {
+    torch.optim.SGD: frozenset({"momentum_buffer"}),
+    torch.optim.AdamW: frozenset({"step", "exp_avg", "exp_avg_sq"}),
+}
 # Devices on which torch has a fused step; elsewhere it chooses by itself.
 _FUSED_DEVICES = frozenset({"cpu", "cuda"})
 
@@ -88,16 +93,22 @@ def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, tensor
     """
     parameters = dict(module.named_parameters())
     state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+    entries = _ENTRIES[type(optimizer)]
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters.get(name)
-        if parameter is None or (value.ndim > 0 and value.shape != parameter.shape):
+        shape = torch.Size() if entry == "step" else getattr(parameter, "shape", None)
+        if parameter is None or entry not in entries or value.shape != shape or not value.is_floating_point():
             raise CheckpointError(f"the optimizer state {key} {tuple(value.shape)} fits no parameter of the model")
         # AdamW counts steps in a scalar that lives on the CPU unless the step is fused on a GPU.
         on_cpu = value.ndim == 0 and not optimizer.defaults.get("fused")
         kept = value if on_cpu else value.to(parameter.device)
         kept = kept if kept.ndim == 0 else kept.to(memory_format=_memory_format(parameter))
         state.setdefault(parameter, {})[entry] = kept.clone()
+    is_whole = all(kept.keys() == entries for kept in state.values())
+    # SGD's fused step takes a buffer for each parameter, or for none.
+    if not is_whole or (isinstance(optimizer, torch.optim.SGD) and len(state) not in (0, len(parameters))):
+        raise CheckpointError(f"the optimizer state lacks entries: a parameter has {', '.join(sorted(entries))}")
     optimizer.state.clear()
     optimizer.state.update(state)
 

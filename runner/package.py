@@ -147,11 +147,11 @@ def _read_card(card_file: Path, path: Path) -> ModelCard:
     except (OSError, UntrustedFileError) as error:
         raise CheckpointError(f"{card_file} can't be read: {error}") from error
     version = values.get("format") if isinstance(values, dict) else None
-    if isinstance(version, int) and not isinstance(version, bool) and version > PACKAGE_FORMAT:
+    if type(version) is int and version > PACKAGE_FORMAT:
         raise CheckpointError(
             f"{card_file} has format {version}, of a newer runner; this one reads up to {PACKAGE_FORMAT}: update it"
         )
-    if not isinstance(version, int) or version not in get_args(ModelCard.model_fields["format"].annotation):
+    if type(version) is not int or version not in get_args(ModelCard.model_fields["format"].annotation):
         raise CheckpointError(f"{card_file} has format {str(version)[:20]!r}; this runner reads up to {PACKAGE_FORMAT}")
     try:
         return ModelCard.model_validate_json(json.dumps(values))

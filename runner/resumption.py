@@ -16,11 +16,12 @@ from runner.data.splits import Splits
 from runner.device import Precision, agreed_precision
 from runner.dist import DistContext
 from runner.errors import CheckpointError
+from runner.run.contents import State, judged
 from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.trainer.progress import Progress
 from runner.trainer.recorder import summary_of_best
-from runner.trainer.state import check_belongs, share_checkpoint
+from runner.trainer.state import CHECKPOINT_FORMAT, check_belongs, share_checkpoint
 
 
 def find_checkpoint(
@@ -47,6 +48,8 @@ def _newest(config: Config, splits: Splits, store: CheckpointStore, attempt: Att
         if damages:
             raise CheckpointError(f"{store.folder}: none of {len(damages)} checkpoints is whole; start a new run")
         return None
+    if checkpoint.state.get("format") == CHECKPOINT_FORMAT:  # another is refused as such
+        judged(checkpoint.state, State, str(store.folder / checkpoint.name / "state.json"))
     check_belongs(
         checkpoint.state,
         classes=splits.classes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,16 +12,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import runner
-from runner import run_folder
+from runner import record, run_folder
+from runner.assemble import Assembled
 from runner.attempt import Attempt
-from runner.checkpoint import Checkpoint, CheckpointStore
+from runner.checkpoint import Checkpoint, CheckpointStore, write_manifest
 from runner.commands.call import read_call
 from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
 from runner.files import sha256_of
 from runner.launch import launch
+from runner.package import read_package
 from runner.preflight import preflight
+from runner.run_folder import RunFolder
 from runner.saved import load_saved
 from runner.schema.calls import ResumeCall
 from runner.schema.resume import judge_changes
@@ -401,6 +406,127 @@ def test_a_row_that_was_written_before_the_kill_is_not_written_twice(tiny, tmp_p
     (record,) = tmp_path.glob("outputs/*/*/run.json")
     assert len((record.parent / "metrics.jsonl").read_text().splitlines()) == 1
     assert outcome(resume(record.parent)) == unkilled(scenario)
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_best_is_put_aside_and_the_best_of_what_is_left_takes_its_place(tiny, tmp_path, monkeypatch, caplog):
+    run_dir = begin(tiny(*PATIENCE, "trainer.keep=9"), tmp_path, monkeypatch, at_step=16)
+    store = CheckpointStore(run_dir / "checkpoints", keep=9)
+    damaged = store.pointed("best")
+    assert damaged == "0001-00000005", "nothing is learnt, and a tie keeps the earlier"
+    flip_a_byte(store.folder / damaged / "model.safetensors")
+    resume(run_dir)
+    record = json.loads((run_dir / "run.json").read_text())
+    assert record["status"] == "completed"
+    (told,) = record["damaged"]
+    assert (told["checkpoint"], told["instead"]) == (damaged, "0002-00000010")
+    assert "it was the best, and is put aside: the best of what is left is 0002-00000010" in caplog.text
+    assert record["best"]["epoch"] == 2
+    assert store.pointed("best") == "0002-00000010"
+    assert len(list(store.folder.glob(f"damaged-{damaged}-*"))) == 1
+    packaged = sha256_of(run_dir / "model" / "model.safetensors")
+    assert packaged == sha256_of(store.folder / "0002-00000010" / "model.safetensors")
+    assert read_package(run_dir).card.best["epoch"] == 2
+
+
+def test_a_best_that_is_found_damaged_in_the_end_is_replaced_too(tiny, tmp_path, monkeypatch):
+    package = record.package_best
+
+    def damaged_before(folder: RunFolder, assembled: Assembled) -> None:
+        flip_a_byte(folder.checkpoints / assembled.trainer.progress.best.checkpoint / "model.safetensors")
+        package(folder, assembled)
+
+    monkeypatch.setattr("runner.train.package_best", damaged_before)
+    result = runner.fit(runner.load_config(tiny(*PATIENCE, "trainer.keep=9")))
+    assert result.best.epoch == 2
+    found = json.loads((result.run_dir / "run.json").read_text())
+    assert (found["status"], found["best"]["epoch"], len(found["damaged"])) == ("completed", 2, 1)
+    evaluated = json.loads((result.run_dir / "evaluation" / "metrics.json").read_text())["weights"]
+    assert (evaluated["epoch"], evaluated["sha256"]) == (2, sha256_of(result.run_dir / "model" / "model.safetensors"))
+
+
+def test_a_best_without_another_that_is_known_is_found_anew(tiny, tmp_path, monkeypatch):
+    run_dir = begin(tiny(*PATIENCE), tmp_path, monkeypatch, at_step=8)
+    flip_a_byte(run_dir / "checkpoints" / "0001-00000005" / "model.safetensors")
+    resume(run_dir)
+    found = json.loads((run_dir / "run.json").read_text())
+    assert (found["status"], found["damaged"][0]["instead"], found["best"]["epoch"]) == ("completed", None, 2)
+
+
+def test_a_resumed_run_needs_no_weights_to_start_from(tiny, tmp_path, monkeypatch, unkilled):
+    run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, at_step=8)
+
+    def download(*_: object) -> None:
+        raise AssertionError("the weights are those of the checkpoint")
+
+    monkeypatch.setattr("runner.assemble.build_model", download)
+    assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+
+
+STATES: dict[str, Callable[[dict], object]] = {
+    "progress": lambda state: state.update(progress=[]),
+    "no progress": lambda state: state.pop("progress"),
+    "negative epoch": lambda state: state["progress"].update(epoch=-1),
+    "huge step": lambda state: state["progress"].update(step=10**30),
+    "surplus": lambda state: state["progress"].update(more=1),
+    "best out": lambda state: state["progress"]["best"].update(checkpoint="../../x"),
+    "best metric": lambda state: state["progress"]["best"].update(metric="__class__"),
+    "position": lambda state: state["progress"].update(position=3),
+    "far position": lambda state: state["progress"].update(position=10**9),
+    "digest": lambda state: state["meter"].update(samples_digest=5),
+    "meter": lambda state: state.update(meter=None),
+    "threads": lambda state: state["numerics"].update(num_threads=10**9),
+    "precision": lambda state: state["numerics"].update(precision="fp8"),
+    "numerics": lambda state: state.pop("numerics"),
+    "classes": lambda state: state.update(classes=3),
+    "scaler": lambda state: state.update(scaler="x"),
+    "format": lambda state: state.update(format="one"),
+    "rate": lambda state: state.update(learning_rate=None),
+}
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory) -> Path:
+    from tests.conftest import TINY
+
+    folder = tmp_path_factory.mktemp("cut")
+    with pytest.MonkeyPatch.context() as patch:
+        typed = {item.partition("=")[0]: item for item in (*TINY, *SCENARIO, f"output_dir={folder}/outputs")}
+        return begin(list(typed.values()), folder, patch, at_step=8)
+
+
+@pytest.mark.parametrize("change", STATES.values(), ids=STATES)
+def test_a_state_of_another_form_is_refused_by_name(cut, tmp_path, change):
+    run_dir = Path(shutil.copytree(cut, tmp_path / "run"))
+    folder = run_dir / "checkpoints" / (run_dir / "checkpoints" / "last").read_text().strip()
+    state = json.loads((folder / "state.json").read_text())
+    change(state)
+    (folder / "state.json").write_text(json.dumps(state))
+    write_manifest(folder)
+    before = (run_dir / "run.json").read_text()
+    with pytest.raises(CheckpointError):
+        resume(run_dir)
+    assert (run_dir / "run.json").read_text() == before
+
+
+@pytest.mark.parametrize("key", ["conv.weight/momentum_buffer", "conv.weight/../x", "conv.weight/step"])
+def test_an_optimizer_state_of_another_form_is_refused_by_name(cut, tmp_path, key):
+    run_dir = Path(shutil.copytree(cut, tmp_path / "run"))
+    folder = run_dir / "checkpoints" / (run_dir / "checkpoints" / "last").read_text().strip()
+    tensors = load_file(folder / "optimizer.safetensors")
+    if key in tensors:
+        tensors = {name: value.clone() for name, value in tensors.items() if name != key}
+    else:
+        tensors[key] = torch.zeros(1)
+    save_file(tensors, folder / "optimizer.safetensors")
+    write_manifest(folder)
+    with pytest.raises(CheckpointError, match="optimizer state"):
+        resume(run_dir)
 
 
 def test_all_checkpoints_damaged_is_no_reason_to_start_over(tiny, tmp_path, monkeypatch):

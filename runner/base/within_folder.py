@@ -59,13 +59,13 @@ def _check_entry(place: str, root: str, *, is_file: bool) -> None:
     if is_file:
         return
     target = os.path.realpath(place)
-    if target == place:
+    if target == place and not os.path.islink(place):  # noqa: PTH114 - as are the paths here
         raise CheckpointError(
             f"{printable(place)} is a FIFO, a device or a socket, and is not opened; in a run, sweep or package folder "
             "there are folders and files only: remove it"
         )
     is_inside = target.startswith(root + os.sep)
-    if is_inside and not os.path.islink(target):  # of links in a circle there is no end  # noqa: PTH114
+    if is_inside and not os.path.islink(target):  # noqa: PTH114 - links in a circle have no end
         return
     raise CheckpointError(
         f"{printable(place)} leads to {printable(target)}, which is not in {printable(root)}; links out of a run, "

@@ -22,6 +22,7 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 CHECKPOINT_NAME = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+JobId = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
 CheckpointName = Annotated[str, Field(pattern=f"^{CHECKPOINT_NAME.pattern}$")]
 _MOST_POINTER_BYTES = 256
 _MOST_SHOWN = 80
@@ -209,6 +210,12 @@ class Manifest(Contents):
     """manifest.json of a checkpoint: its other files by their names."""
 
     __pydantic_extra__: dict[str, _File]
+
+
+class Job(Contents):
+    """trial.job.json: the number of SLURM's job."""
+
+    job_id: JobId
 
 
 class _Average(Contents):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -25,7 +26,7 @@ from runner.sweep.folder import SweepFolder, Trial
 from runner.sweep.foreign import run_foreign
 from runner.sweep.grid import combinations
 from runner.sweep.jobs import adopt, queued
-from runner.sweep.opening import merged, opened, record_command, refuse_another
+from runner.sweep.opening import as_typed_now, merged, opened, record_command, refuse_another
 from runner.sweep.pool import Pool
 from runner.sweep.run import Sweep
 from runner.sweep.slots import Slot, slots_for
@@ -64,6 +65,7 @@ def carry_out(composer: Composer, config: SweepConfig, sampler: SamplerName, *, 
     with StopRequest() as stop, opened(composer, config, path) as folder:
         known = folder.trials()
         refuse_another(folder, known, composer)
+        as_typed_now(folder, known, trials, composer)
         both = merged(known, trials)
         sweep = _assembled(composer, config, sampler, folder=folder, trials=both, slots=slots, stop=stop)
         for trial in both[len(known) :]:
@@ -102,7 +104,8 @@ def run_batch(composer: Composer, jobs: Sequence[list[str]], first_number: int) 
             before = known.get(trial.number)
             if before is not None and before.identity != trial.identity:
                 raise OutputError(f"{folder.run_dir(trial)} already holds another trial; choose another sweep.dir")
-            asked[number] = before or trial
+            # Its record may be another's: what is trained is what was typed.
+            asked[number] = replace(before, config=trial.config, overrides=trial.overrides) if before else trial
             folder.save(asked[number])
         record_command(folder, composer, config)
         sweep = _assembled(

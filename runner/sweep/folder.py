@@ -11,19 +11,24 @@ leaderboard.csv, leaderboard.json, best.yaml, logs/sweep.log
 from __future__ import annotations
 
 import fcntl
-import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from runner.errors import OutputError
+from pydantic import ConfigDict, Field, model_validator
+
+from runner.errors import CheckpointError, OutputError
 from runner.files import lock_file, named_write_errors, write_json
+from runner.run.contents import Contents, Count, Failure, JobId, read_object
+from runner.schema.sweep import Direction, Metric
 
 WRITTEN_FILES = ("leaderboard.csv", "leaderboard.json", "best.yaml", "journal.log", "trials")
 """What a sweep writes into its folder, besides what Hydra writes too."""
 _FORMAT = 1
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(kw_only=True)
@@ -48,6 +53,35 @@ class Trial:
     """How its processes failed so far: name and message of each error."""
     job_id: str | None = None
     """Number of SLURM's job, where it was submitted."""
+
+
+class _SweepRecord(Contents):
+    format: int
+    start: str
+    argv: list[str]
+    cwd: str
+    metrics: Annotated[list[Metric], Field(min_length=1)]
+    directions: list[Direction]
+
+    @model_validator(mode="after")
+    def _one_direction_each(self) -> _SweepRecord:
+        if len(self.directions) != len(self.metrics):
+            raise ValueError(f"{len(self.metrics)} metrics, but {len(self.directions)} directions")
+        return self
+
+
+class _TrialRecord(Contents):
+    model_config = ConfigDict(extra="forbid")
+
+    number: Count
+    identity: str
+    values: dict[str, str]
+    overrides: list[str]
+    config: dict[str, Any]
+    study_number: Count | None = None
+    same_as: Count | None = None
+    failures: list[Failure] = Field(default_factory=list)
+    job_id: JobId | None = None
 
 
 class SweepFolder:
@@ -83,10 +117,10 @@ class SweepFolder:
         Raises:
             OutputError: when this is no folder of a sweep, or a damaged one.
         """
-        found = _read(self.record_file)
+        found = _read(self.record_file, Contents)
         if found.get("format") != _FORMAT:
             raise OutputError(f"{self.record_file} is of another version of the runner, or no record of a sweep")
-        return found
+        return _read(self.record_file, _SweepRecord)
 
     def save(self, trial: Trial) -> None:
         """Write the record of a trial."""
@@ -98,8 +132,15 @@ class SweepFolder:
         Raises:
             OutputError: when a record is damaged.
         """
-        files = sorted((self.path / "trials").glob("[0-9]*.json"), key=lambda file: int(file.stem))
-        return [load_trial(file) for file in files]
+        found = (file for file in (self.path / "trials").glob("*.json") if _NUMBER.fullmatch(file.stem))
+        trials = [load_trial(file) for file in sorted(found, key=lambda file: int(file.stem))]
+        originals = {trial.number for trial in trials if trial.same_as is None}
+        for trial in trials:
+            if trial.same_as is not None and trial.same_as not in originals:
+                raise OutputError(
+                    f"{self.path}/trials/{trial.number}.json is damaged: there is no trial {trial.same_as}"
+                )
+        return trials
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -138,9 +179,12 @@ def load_trial(file: Path) -> Trial:
         OutputError: when it is damaged.
     """
     try:
-        return Trial(**_read(file))
-    except TypeError as error:
-        raise OutputError(f"{file} is damaged: {error}; remove it, and the trial is run anew") from error
+        trial = Trial(**_read(file, _TrialRecord))
+    except OutputError as error:
+        raise OutputError(f"{error}; remove it, and the trial is run anew") from error
+    if str(trial.number) != file.stem:
+        raise OutputError(f"{file} is damaged: it is of trial {trial.number}; remove it, and the trial is run anew")
+    return trial
 
 
 def is_sweep(path: Path) -> bool:
@@ -148,13 +192,10 @@ def is_sweep(path: Path) -> bool:
     return (path / "sweep.json").is_file()
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, rules: type[Contents]) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        return read_object(file, rules)
     except FileNotFoundError as error:
         raise OutputError(f"{file.parent} is no folder of a sweep: it has no {file.name}") from error
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{file} can't be read: {error}") from error
-    if not isinstance(found, dict):
-        raise OutputError(f"{file} is damaged: it holds no record")
-    return found
+    except CheckpointError as error:
+        raise OutputError(str(error)) from error

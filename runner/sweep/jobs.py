@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from runner.errors import LaunchError
+from runner.run.contents import Job, read_object
 from runner.run_folder import submitted_jobs
 from runner.sweep.folder import SweepFolder, Trial
 
@@ -28,9 +29,8 @@ def _jobs_of(trial: Trial, run_dir: Path) -> set[str]:
     jobs = submitted_jobs(run_dir)
     if trial.job_id is not None:
         jobs.add(trial.job_id)
-    file = run_dir / JOB_FILE
-    if file.is_file():
-        jobs.add(json.loads(file.read_text(encoding="utf-8"))["job_id"])
+    with suppress(FileNotFoundError):  # it was not submitted
+        jobs.add(read_object(run_dir / JOB_FILE, Job)["job_id"])
     return jobs
 
 

@@ -13,13 +13,16 @@ from typing import Any
 
 import yaml
 
+from runner.base.untrusted import UntrustedFileError, read_text
+from runner.base.within_folder import refuse_ways_out_at
+from runner.errors import ConfigError, OutputError
 from runner.files import write_atomic, write_json
 from runner.refusal import PACKAGE_HEADER
-from runner.saved import chosen_options, default_values
+from runner.saved import chosen_options, default_values, saved_config
 from runner.schema import Config
 from runner.schema.sweep import Direction, Metric
-from runner.sweep.folder import SweepFolder, Trial
-from runner.sweep.outcome import Outcome, outcome_of
+from runner.sweep.folder import WRITTEN_FILES, SweepFolder, Trial
+from runner.sweep.outcome import READ_OF_TRIALS, Outcome, outcome_of
 
 # Of the machine or of the sweep: an experiment to commit has them from elsewhere.
 _NOT_OF_THE_EXPERIMENT = ("output_dir", "sweep", "hydra", "experiment")
@@ -85,9 +88,22 @@ def refresh(folder: SweepFolder) -> None:
     Raises:
         OutputError: when it is no folder of a sweep, a damaged one, or can't be written.
     """
+    _refuse_ways_out(folder)
     record = folder.record()
     with folder.hold_leaderboard():
         write_leaderboard(folder, read_leaderboard(folder, folder.trials(), record["metrics"], record["directions"]))
+
+
+def _refuse_ways_out(folder: SweepFolder) -> None:
+    """Of the folder in which a run lies, which may be thousands, only what is read and written here is looked at.
+
+    Raises:
+        CheckpointError: naming what leads out.
+    """
+    refuse_ways_out_at(folder.path, ("sweep.json", "trials", ".leaderboard.lock", *WRITTEN_FILES))
+    numbers = [file.stem for file in (folder.path / "trials").glob("*.json")]
+    refuse_ways_out_at(folder.path, (f"trials/{number}.json" for number in numbers))
+    refuse_ways_out_at(folder.path, (f"{number}/{name}" for number in numbers for name in READ_OF_TRIALS))
 
 
 def write_leaderboard(folder: SweepFolder, board: Leaderboard) -> None:
@@ -127,7 +143,10 @@ def config_flags(argv: Sequence[str]) -> list[str]:
 
 def experiment_of(outcome: Outcome, metrics: Sequence[Metric]) -> str:
     """An experiment file that trains a trial again: what was varied, and what else differs from the defaults."""
-    config = outcome.trial.config
+    try:
+        config = saved_config(outcome.trial.config).model_dump(mode="json")
+    except ConfigError as error:
+        raise OutputError(f"the record of trial {outcome.trial.number} is damaged: its config: {error}") from error
     options = chosen_options(config)
     defaults = {key: value for key, value in default_values(options).items() if key not in _NOT_OF_THE_EXPERIMENT}
     # As the schema reads them, with what it fills in for the entries of lists.
@@ -143,7 +162,10 @@ def _head(outcome: Outcome, metrics: Sequence[Metric]) -> str:
 
 
 def _begins_with(file: Path, head: str) -> bool:
-    return file.is_file() and file.read_text(encoding="utf-8").startswith(head)
+    try:
+        return read_text(file).startswith(head)
+    except (OSError, UntrustedFileError):
+        return False  # it is written anew
 
 
 def _difference(

@@ -7,15 +7,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from runner import console
 from runner.base.masked import masked, masked_values
+from runner.base.within_folder import refuse_ways_out
 from runner.config.own_files import as_typed_again
 from runner.errors import ConfigError, OutputError, RunnerError
 from runner.files import write_atomic
-from runner.run_folder import timestamp
+from runner.run_folder import read_record, timestamp
+from runner.saved import saved_config
 from runner.schema.resume import changes
 from runner.schema.sweep import SweepConfig
 from runner.sweep.composer import Composer
@@ -33,6 +36,7 @@ def opened(composer: Composer, config: SweepConfig, path: Path) -> Iterator[Swee
     Raises:
         OutputError: when another process holds it, or it is of something else; what was made here is gone then.
     """
+    refuse_ways_out(path)
     if not is_sweep(path):
         _refuse_to_overwrite(path)
     is_new = not path.exists()
@@ -74,6 +78,54 @@ def merged(known: Sequence[Trial], asked: Sequence[Trial]) -> list[Trial]:
     return [*known, *(Trial(**{**vars(trial), "number": first + at}) for at, trial in enumerate(new))]
 
 
+def as_typed_now(folder: SweepFolder, known: Sequence[Trial], asked: Sequence[Trial], composer: Composer) -> None:
+    """Give the trials that may still be trained the config that was typed: that of a record may be another's.
+
+    What decides about the result is compared; what does not, such as who is asked for machines, is never taken from
+    the folder.
+
+    Args:
+        folder: of the sweep.
+        known: its trials.
+        asked: all that a grid asks for; none where a search proposes them.
+        composer: makes configs out of values.
+
+    Raises:
+        OutputError: the values of a trial make another config than its record holds.
+    """
+    fresh = {trial.identity: trial for trial in asked}
+    for trial in known:
+        same = fresh.get(trial.identity)
+        if same is not None:
+            config, overrides = same.config, same.overrides
+        elif asked or not trial.config or trial.same_as is not None or _is_over(folder, trial):
+            continue  # nobody trains it
+        else:
+            config, overrides = _composed_again(folder, trial, composer), trial.overrides
+        if (config, overrides) != (trial.config, trial.overrides):
+            trial.config, trial.overrides = config, overrides
+            folder.save(trial)
+
+
+def _is_over(folder: SweepFolder, trial: Trial) -> bool:
+    run_dir = folder.run_dir(trial)
+    return (run_dir / "run.json").is_file() and read_record(run_dir)["status"] in ("completed", "pruned")
+
+
+def _composed_again(folder: SweepFolder, trial: Trial, composer: Composer) -> dict[str, Any]:
+    place = f"{folder.path}/trials/{trial.number}.json"
+    strange = sorted(trial.values.keys() - {axis.key for axis in composer.axes})
+    if strange:
+        raise OutputError(f"{place}: {', '.join(strange)} is no key that this sweep varies; remove it, or type it too")
+    try:
+        config = composer.again(trial.values)
+    except ConfigError as error:
+        raise OutputError(f"{place} does not fit what was typed: {error}; remove it, and the trial is lost") from error
+    if what_counts(config, trial.values) != what_counts(trial.config, trial.values):
+        raise OutputError(f"{place} is damaged: it holds another config than its values make; remove it")
+    return config
+
+
 def refuse_another(folder: SweepFolder, known: Sequence[Trial], composer: Composer) -> None:
     """Refuse to go on in the folder of another experiment: one leaderboard would compare what can't be compared.
 
@@ -86,6 +138,10 @@ def refuse_another(folder: SweepFolder, known: Sequence[Trial], composer: Compos
     trial = next((trial for trial in known if trial.config), None)
     if trial is None:
         return
+    try:
+        saved_config(trial.config)
+    except ConfigError as error:
+        raise OutputError(f"{folder.path}/trials/{trial.number}.json is damaged: its config: {error}") from error
     begun = f"{folder.path} holds a sweep of another experiment"
     whereto = f"choose another sweep.dir, or go on as it was begun: python -m runner resume run={folder.path}"
     try:

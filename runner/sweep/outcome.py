@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.errors import OutputError
+from runner.errors import CheckpointError, OutputError
+from runner.run.contents import RunRecord, read_object, read_rows
 from runner.run_folder import is_alive
 from runner.schema.sweep import Direction, Metric
 from runner.sweep.folder import SweepFolder, Trial
 
 Status = Literal["waiting", "submitted", "running", "stopped", "completed", "pruned", "failed"]
+READ_OF_TRIALS = ("run.json", "metrics.jsonl", "logs/rank_0.log")
+"""Files of a run folder that tell how far a trial is."""
 _EMA = {"val_top1": "val_ema_top1", "val_top5": "val_ema_top5", "val_loss": "val_ema_loss"}
 
 
@@ -62,14 +64,10 @@ def epochs_of(run_dir: Path) -> list[dict[str, Any]]:
     Raises:
         OutputError: when the file is damaged.
     """
-    file = run_dir / "metrics.jsonl"
-    if not file.is_file():
-        return []
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     try:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-    except ValueError as error:
-        raise OutputError(f"{file} is damaged: {error}; mend or remove it") from error
+        return list(read_rows(run_dir / "metrics.jsonl"))
+    except CheckpointError as error:
+        raise OutputError(str(error)) from error
 
 
 def value_of(row: dict[str, Any], metric: Metric, direction: Direction) -> float | None:
@@ -106,7 +104,8 @@ def _status(trial: Trial, run_dir: Path) -> tuple[Status, str | None]:
 
 def _record(run_dir: Path) -> dict[str, Any]:
     try:
-        found = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+        return read_object(run_dir / "run.json", RunRecord)
+    except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    except CheckpointError as error:
+        raise OutputError(str(error)) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 from runner.errors import EXIT_DONE, EXIT_STOPPED
 from runner.files import named_write_errors
+from runner.run.contents import Contents, Failure, Job, read_object
 from runner.sweep.folder import SweepFolder, Trial
 from runner.sweep.jobs import JOB_FILE
 from runner.sweep.slots import Slot
@@ -120,13 +120,16 @@ class Pool:
         # One that was asked before it could listen ended by the signal itself; there was nothing to save yet.
         is_stopped = code == EXIT_STOPPED or (item.is_asked_to_stop and code == -signal.SIGTERM)
         is_good = code == EXIT_DONE or is_stopped
-        job = _read(run_dir / JOB_FILE)
-        failure = None if is_good else _read(run_dir / ERROR_FILE) or _without_words(code, run_dir / LOG_FILE)
+        job = _read(run_dir / JOB_FILE, Job)
+        failure = None if is_good else _read(run_dir / ERROR_FILE, Failure) or _without_words(code, run_dir / LOG_FILE)
         return End(trial=item.trial, is_stopped=is_stopped, failure=failure, job_id=job.get("job_id"))
 
 
-def _read(file: Path) -> dict[str, Any]:
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+def _read(file: Path, rules: type[Contents]) -> dict[str, Any]:
+    try:
+        return read_object(file, rules)
+    except FileNotFoundError:
+        return {}
 
 
 def _without_words(code: int, log: Path) -> dict[str, Any]:

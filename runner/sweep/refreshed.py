@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.console import LOGGER
-from runner.errors import OutputError
+from runner.errors import RunnerError
 from runner.sweep.folder import SweepFolder, is_sweep
 
 
@@ -31,5 +31,5 @@ def _refresh(path: Path) -> None:
 
     try:
         refresh(SweepFolder(path))
-    except (OutputError, OSError, ValueError) as error:  # the run itself is well: typed again, the sweep writes it
+    except (RunnerError, OSError, ValueError) as error:  # the run itself is well: typed again, the sweep writes it
         LOGGER.warning("the leaderboard can't be written: %s", error)

@@ -23,6 +23,7 @@ from runner.sweep.folder import SweepFolder
 STORAGE_ERRORS = (StorageInternalError, OSError, OutputError)
 _NAME_IN_OWN_FILE = "sweep"
 _LINE_END = b"\n"
+_MOST_BYTES = 1 << 30  # some kilobytes per trial
 
 
 class JournalLock(JournalFileOpenLock):
@@ -63,15 +64,14 @@ class Journal(JournalFileBackend):
             OutputError: when a line is no record.
         """
         number = log_number_from
+        if self._path.stat().st_size > _MOST_BYTES:
+            raise _damaged(self._path, f": it is larger than {_MOST_BYTES:,} bytes")
         try:
             for log in super().read_logs(log_number_from):
                 yield _checked(log)
                 number += 1
-        except ValueError as error:
-            raise OutputError(
-                f"{self._path} is damaged in line {number + 1}: {error}; move it away and go on: what the trials have "
-                "reached stands in their folders, and the search is put together again from there"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise _damaged(self._path, f" in line {number + 1}: {error}") from error
 
 
 def _checked(log: object) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _mend(journal: Path) -> None:
         return
     with journal.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        if size == 0:
+        if size == 0 or size > _MOST_BYTES:
             return
         file.seek(size - 1)
         if file.read(1) != _LINE_END:
@@ -100,7 +100,7 @@ def open_storage(sweep: SweepConfig, folder: SweepFolder) -> BaseStorage:
         ConfigError: when the address can't be opened.
     """
     if sweep.storage is None:
-        return JournalStorage(Journal(folder.journal))
+        return _journal(folder.journal)
     try:
         return get_storage(sweep.storage)
     except Exception as error:  # of the database's driver, whichever it is
@@ -109,6 +109,27 @@ def open_storage(sweep: SweepConfig, folder: SweepFolder) -> BaseStorage:
         raise ConfigError(
             [Problem(key="sweep.storage", value=sweep.storage, has_value=True, message=message)]
         ) from error
+
+
+def _journal(path: Path) -> JournalStorage:
+    """Optuna's storage in a file: JSON alone, of which Optuna expects that it was written by itself.
+
+    Raises:
+        OutputError: when it is damaged.
+    """
+    try:
+        return JournalStorage(Journal(path))
+    except OutputError:
+        raise
+    except Exception as error:  # a record that lacks anything makes Optuna raise anything
+        raise _damaged(path, f": {type(error).__name__}: {error}") from error
+
+
+def _damaged(path: Path, why: str) -> OutputError:
+    return OutputError(
+        f"{path} is damaged{why}; move it away and go on: what the trials have reached stands in their folders, and "
+        "the search is put together again from there"
+    )
 
 
 def study_name(sweep: SweepConfig, folder: SweepFolder) -> str:

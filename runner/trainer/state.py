@@ -125,10 +125,9 @@ def check_belongs(state: dict[str, Any], *, classes: tuple[str, ...], data_finge
     Raises:
         CheckpointError: naming what differs.
     """
-    if state["format"] != CHECKPOINT_FORMAT:
-        raise CheckpointError(
-            f"the checkpoint has format {state['format']}; this runner goes on from format {CHECKPOINT_FORMAT}"
-        )
+    if state.get("format") != CHECKPOINT_FORMAT:
+        found = str(state.get("format"))[:20]
+        raise CheckpointError(f"the checkpoint has format {found}; this runner goes on from format {CHECKPOINT_FORMAT}")
     if tuple(state["classes"]) != classes:
         gone, come = sorted(set(state["classes"]) - set(classes)), sorted(set(classes) - set(state["classes"]))
         raise CheckpointError(
@@ -159,7 +158,10 @@ def _ema(trainer: Trainer, checkpoint: Checkpoint) -> None:
 def _scaler(trainer: Trainer, checkpoint: Checkpoint) -> None:
     # Empty where the run computed in another format so far: the scaler finds its scale anew.
     if checkpoint.state["scaler"]:
-        trainer.scaler.load_state_dict(checkpoint.state["scaler"])
+        try:
+            trainer.scaler.load_state_dict(checkpoint.state["scaler"])
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(f"checkpoint {checkpoint.name}: the scaler's state is damaged: {error}") from error
 
 
 def _progress(trainer: Trainer, checkpoint: Checkpoint) -> None:
@@ -174,10 +176,24 @@ def _meter(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 def _check_next_ids(trainer: Trainer, checkpoint: Checkpoint) -> None:
     is_same_data = checkpoint.state["data_fingerprint"] == trainer.data_fingerprint
+    if is_same_data and trainer.dist.is_main:
+        _check_images_so_far(trainer, checkpoint)
     if is_same_data and checkpoint.state["next_ids_digest"] != _next_ids_digest(trainer):
         raise CheckpointError(
             f"checkpoint {checkpoint.name} would go on with other images than it left off at; it was written with "
             "another seed or another order of images: start a new run"
+        )
+
+
+def _check_images_so_far(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """What the checkpoint has counted of the epoch in progress is what seed and epoch ask for up to its position."""
+    progress, counted = trainer.progress, trainer.meter.read()
+    asked = trainer.train_batches.next_ids(progress.epoch, 0, progress.position)
+    is_right = counted.count + counted.skipped == len(asked) == progress.position
+    if not is_right or counted.samples_digest != digest_of_samples(0, asked):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.name} is damaged: the images that it counts in the epoch in progress are not "
+            "those that its seed asks for"
         )
 
 

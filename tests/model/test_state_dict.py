@@ -203,3 +203,70 @@ def test_tensors_without_versions_load_into_modules_that_ask_for_them(tmp_path, 
         other.load_state_dict(safetensors.torch.load_file(path))
     other.load_state_dict(with_versions(safetensors.torch.load_file(path), other))
     assert same_values(module, other)
+
+
+def test_a_state_dict_that_holds_itself_is_refused(tmp_path):
+    content: dict[str, object] = {}
+    content["state_dict"] = content
+    with pytest.raises(InvalidModelError, match="holds no state dict"):
+        read_weights_file(write(tmp_path / "w.pth", content))
+
+
+def test_a_fifo_keeps_nobody_waiting(tmp_path):
+    for suffix in (".pth", ".safetensors"):
+        os.mkfifo(tmp_path / f"w{suffix}")
+        with pytest.raises(InvalidModelError, match="no regular file"):
+            read_weights_file(tmp_path / f"w{suffix}")
+
+
+def test_a_device_is_no_file(tmp_path):
+    (tmp_path / "w.pt").symlink_to("/dev/zero")
+    with pytest.raises(InvalidModelError, match="no regular file"):
+        read_weights_file(tmp_path / "w.pt")
+
+
+def test_what_grows_when_it_is_unpacked_is_refused(tmp_path):
+    """A gigabyte of zeros is a megabyte when it is compressed."""
+    write(tmp_path / "plain.pt", {"x": torch.zeros(1_000_000)})
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "w.pt", "w") as packed:
+        for part in plain.infolist():
+            packed.writestr(part.filename, plain.read(part), zipfile.ZIP_DEFLATED)
+    with pytest.raises(InvalidModelError, match="its parts are compressed"):
+        read_weights_file(tmp_path / "w.pt")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.sparse_coo_tensor(torch.zeros(2, 1, dtype=torch.int64), torch.ones(1), (10**9, 10**9)),
+        lambda: torch.zeros(3, dtype=torch.complex64),
+        lambda: torch.quantize_per_tensor(torch.zeros(3), 1.0, 0, torch.quint8),
+    ],
+    ids=["sparse", "sparse and huge", "complex", "quantized"],
+)
+@pytest.mark.parametrize("shapes_only", [True, False])
+def test_only_plain_tensors_are_taken(tmp_path, make, shapes_only):
+    path = write(tmp_path / "w.pth", {"fc.weight": make()})
+    with pytest.raises(InvalidModelError, match=r"fc\.weight is no plain tensor|can't be read"):
+        read_weights_file(path, shapes_only=shapes_only)
+
+
+@pytest.mark.parametrize("key", [3, (1, 2), None])
+def test_names_of_tensors_are_text(tmp_path, key):
+    with pytest.raises(InvalidModelError, match="which is no text"):
+        read_weights_file(write(tmp_path / "w.pth", {key: torch.zeros(1)}))
+
+
+def test_numbers_of_another_kind_do_not_fit(tmp_path):
+    from torchvision import models
+
+    from runner.model.build import build_model
+    from runner.schema.model import TorchvisionConfig
+
+    state = models.shufflenet_v2_x0_5(num_classes=3).state_dict()
+    path = write(tmp_path / "w.pth", {**state, "fc.bias": torch.zeros(3, dtype=torch.int64)})
+    config = TorchvisionConfig(family="torchvision", name="shufflenet_v2_x0_5", weights=str(path))
+    with pytest.raises(InvalidModelError, match=r"fc\.bias is int64, must be float32"):
+        build_model(config, 3)
