@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from tests.hostile import command_lines, data_sets, experiments, run_folders
+from tests.hostile import command_lines, data_sets, experiments, planted, run_folders
 from tests.hostile.place import Input
 
 
@@ -35,6 +35,7 @@ FAMILIES = {
     "lists": Family(data_sets.lists_table, data_sets.lists_grown, 4),
     "images": Family(data_sets.images_table, data_sets.images_grown, 3),
     "names": Family(data_sets.names_table, data_sets.names_grown, 3),
+    "planted": Family(planted.table, lambda _: next(planted.table()), 0),
 }
 assert sum(family.share for family in FAMILIES.values()) == 100
 
@@ -42,7 +43,8 @@ assert sum(family.share for family in FAMILIES.values()) == 100
 @cache
 def _shuffled(name: str) -> list[Input]:
     items = list(FAMILIES[name].table())
-    random.Random(name).shuffle(items)
+    if FAMILIES[name].share:
+        random.Random(name).shuffle(items)
     return items
 
 

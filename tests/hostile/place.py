@@ -110,3 +110,5 @@ class Input:
     """A command line; `load_model` and `load_config` call those functions with the rest."""
     prepare: Prepare = lambda _: None
     env: dict[str, str] = field(default_factory=dict)
+    seconds: float = 60
+    """After so many it is a hang; a third of it may be spent computing."""
