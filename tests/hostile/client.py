@@ -35,7 +35,13 @@ def serving() -> Iterator[Client]:
     """A server for as long as the block lasts."""
     command = [sys.executable, "-m", "tests.hostile.server"]
     with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
+        command,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        bufsize=1,
     ) as process:
         yield Client(process)
         assert process.stdin is not None
@@ -46,7 +52,9 @@ def told(family: str, number: int, answer: dict[str, Any]) -> str:
     """What a failing input was, and how to try it again."""
     again = f"python -m tests.hostile.server {family} {number}"
     typed = " ".join(answer["argv"])[:500]
-    return f"{answer['outcome']}: {answer['title'][:200]}\n  {again}\n  {typed}\n  {answer['detail']}\n{answer['output']}"
+    return (
+        f"{answer['outcome']}: {answer['title'][:200]}\n  {again}\n  {typed}\n  {answer['detail']}\n{answer['output']}"
+    )
 
 
 def as_table(counts: Iterable[tuple[str, dict[str, int]]]) -> list[str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.hostile.place import SECRET, Input, Place
-from tests.hostile.watch import EXIT_EFFECT, Watch
+from tests.hostile.watch import Watch
 
 Outcome = Literal["refused", "accepted", "traceback", "effect", "time-out", "memory", "crash"]
 GOOD: tuple[Outcome, ...] = ("refused", "accepted")
@@ -108,14 +108,10 @@ def _judged(
     told = dict(reports)
     if "broken" in told:
         raise RuntimeError(f"the input could not be prepared: {told['broken']}")
-    if "effect" in told:
-        return "effect", told["effect"]
-    if (changed := place.changed_outside()) is not None:
-        return "effect", f"changed outside: {changed}"
-    if leak := _leaked(place, output, since):
-        return "effect", leak
+    if effect := told.get("effect") or _found_outside(place) or _leaked(place, output, since):
+        return "effect", effect
     if not is_over:
-        return "time-out", told.get("stack", "") or output[-300:]
+        return "time-out", output[-300:]
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return ("time-out" if number == signal.SIGXCPU else "crash"), signal.Signals(number).name
@@ -123,12 +119,21 @@ def _judged(
         return "memory", _tail(output)
     if "Traceback (most recent call last)" in output or "traceback" in told:
         return "traceback", told.get("traceback") or _tail(output)
-    code, named = os.WEXITSTATUS(status), _NAMED.search(output)
+    return _by_code(os.WEXITSTATUS(status), output, told)
+
+
+def _by_code(code: int, output: str, told: dict[str, str]) -> tuple[Outcome, str]:
+    """A process that has ended by itself, without a traceback."""
     if code == 0:
         return "accepted", told.get("launched", "")
-    if named is not None:
+    if named := _NAMED.search(output):
         return "refused", named[1]
     return ("refused", "by usage") if code == 2 and output else ("traceback", f"exit code {code}, {_tail(output)}")
+
+
+def _found_outside(place: Place) -> str | None:
+    changed = place.changed_outside()
+    return None if changed is None else f"changed outside: {changed}"
 
 
 def _tail(output: str) -> str:
@@ -146,9 +151,9 @@ def _leaked(place: Place, output: str, since: float) -> str | None:
             and not path.is_symlink()
             and since < path.stat().st_mtime
             and path.stat().st_size < _SCANNED_BYTES
+            and SECRET.encode() in path.read_bytes()
         ):
-            if SECRET.encode() in path.read_bytes():
-                return f"a secret was written to {path.relative_to(place.inside)}"
+            return f"a secret was written to {path.relative_to(place.inside)}"
     return None
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.hostile.harness import Outcome
-from tests.hostile.place import SECRET, Input, Place
+from tests.hostile.place import SECRET, Input
 
 _OUT = Path("../outside")
 
@@ -84,7 +84,7 @@ def _hidden(function: Callable[[], object]) -> Callable[[], None]:
 PLANTED: tuple[tuple[str, Outcome, Callable[[], object]], ...] = (
     ("nothing", "accepted", lambda: None),
     ("writing inside", "accepted", lambda: Path("fine").write_text("x")),
-    ("reading outside", "accepted", lambda: (_OUT / "victim/keep.txt").read_text()),
+    ("reading outside", "accepted", (_OUT / "victim/keep.txt").read_text),
     ("exec of a text", "effect", lambda: exec("1")),
     ("eval of a text", "effect", _hidden(lambda: eval("1"))),
     ("code of a file", "effect", _run_a_file),
@@ -108,9 +108,9 @@ PLANTED: tuple[tuple[str, Outcome, Callable[[], object]], ...] = (
     ("a file outside, opened below Python's files", "effect", lambda: os.open(_OUT / "new", os.O_CREAT | os.O_WRONLY)),
     ("a file outside, written by no Python", "effect", _write_without_python),
     ("a file behind a link", "effect", _write_through_a_link),
-    ("a folder outside", "effect", lambda: (_OUT / "new").mkdir()),
+    ("a folder outside", "effect", (_OUT / "new").mkdir),
     ("a link outside", "effect", lambda: (_OUT / "new").symlink_to("x")),
-    ("removing outside", "effect", lambda: (_OUT / "secret.txt").unlink()),
+    ("removing outside", "effect", (_OUT / "secret.txt").unlink),
     ("moving from outside", "effect", lambda: (_OUT / "secret.txt").rename("mine")),
     ("rights outside", "effect", lambda: (_OUT / "secret.txt").chmod(0o777)),
     ("a secret that is shown", "effect", lambda: sys.stderr.write(SECRET)),
