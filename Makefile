@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kill test-cluster lint type check format docs bench bench-gpu bench-table wheel constraints clean
+.PHONY: help run test test-kill test-hostile test-cluster lint type check format docs bench bench-gpu bench-table wheel constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(READY) ## Run all tests
 test-kill: $(READY) ## Kill and resume runs 100 times, ranks that are started again 20 times (30 to 60 minutes)
 	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py
 	RUNNER_RESTARTS=20 $(BIN)/python -m pytest --timeout 3600 tests/integration/test_launch.py -k ranks_are_killed
+
+test-hostile: $(READY) ## Try 5,000 hostile inputs, each in a fork under a watch (30 minutes)
+	RUNNER_HOSTILE_INPUTS=5000 $(BIN)/python -m pytest -n 2 tests/hostile $(ARGS)
 
 test-cluster: $(READY) ## Test SLURM, MPI and two machines, played by this one (needs root; 8 minutes)
 	tests/cluster/run $(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
@@ -75,11 +78,11 @@ bench-gpu: $(READY) ## The same for what needs a GPU
 bench-table: $(READY) ## Write docs/benchmarks.md from benchmarks/results
 	$(BIN)/python benchmarks/table.py
 
-wheel: $(READY) ## Build the wheel, install it into an empty environment, run it from an empty folder
+wheel: $(READY) ## Build the wheel, run it from an empty folder, list in dist/ what it brings (CycloneDX)
 	.ci/check-wheel $(PYTHON)
 
-constraints: $(READY) ## Write down the exact versions that are installed now
-	$(BIN)/python -m pip freeze --exclude-editable --exclude runner | grep -E '^[A-Za-z0-9_.-]+==' > constraints.txt
+constraints: $(READY) ## Write down the exact versions that are installed now, and the hashes of their files
+	$(BIN)/python .ci/write-constraints
 
 clean: ## Remove what was made here, but for run folders
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -40,6 +41,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device; this machine has none"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what came of the hostile inputs, whichever processes have tried them."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    counts = [
+        json.loads(value)
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == "hostile" and report.when == "call"
+    ]
+    if counts:
+        from tests.hostile.client import as_table
+
+        terminalreporter.section("hostile inputs")
+        terminalreporter.write_line("\n".join(as_table(counts)))
 
 
 @pytest.fixture(autouse=True)

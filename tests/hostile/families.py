@@ -1,4 +1,4 @@
-"""All families, and the inputs of each in their order: those of its table, shuffled once and for all, then grown ones."""
+"""All families, and the inputs of each in their order: its table, shuffled once and for all, then grown ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from tests.hostile import command_lines, data_sets, experiments, run_folders
+from tests.hostile import (
+    archives,
+    command_lines,
+    experiments,
+    images,
+    lists,
+    packages,
+    planted,
+    run_folders,
+    sweeps,
+    weights,
+)
 from tests.hostile.place import Input
 
 
@@ -27,14 +38,15 @@ FAMILIES = {
     "experiments": Family(experiments.table, experiments.grown, 18),
     "saved configs": Family(run_folders.saved_table, run_folders.saved_grown, 10),
     "records": Family(run_folders.records_table, run_folders.records_grown, 14),
-    "packages": Family(run_folders.packages_table, run_folders.packages_grown, 8),
+    "packages": Family(packages.table, packages.grown, 8),
     "links": Family(run_folders.links_table, run_folders.links_grown, 6),
-    "sweeps": Family(run_folders.sweeps_table, run_folders.sweeps_grown, 5),
-    "weights": Family(data_sets.weights_table, data_sets.weights_grown, 5),
-    "archives": Family(data_sets.archives_table, data_sets.archives_grown, 4),
-    "lists": Family(data_sets.lists_table, data_sets.lists_grown, 4),
-    "images": Family(data_sets.images_table, data_sets.images_grown, 3),
-    "names": Family(data_sets.names_table, data_sets.names_grown, 3),
+    "sweeps": Family(sweeps.table, sweeps.grown, 5),
+    "weights": Family(weights.table, weights.grown, 5),
+    "archives": Family(archives.table, archives.grown, 4),
+    "lists": Family(lists.table, lists.grown, 4),
+    "images": Family(images.table, images.grown, 3),
+    "names": Family(images.names_table, images.names_grown, 3),
+    "planted": Family(planted.table, lambda _: next(planted.table()), 0),
 }
 assert sum(family.share for family in FAMILIES.values()) == 100
 
@@ -42,7 +54,8 @@ assert sum(family.share for family in FAMILIES.values()) == 100
 @cache
 def _shuffled(name: str) -> list[Input]:
     items = list(FAMILIES[name].table())
-    random.Random(name).shuffle(items)
+    if FAMILIES[name].share:
+        random.Random(name).shuffle(items)
     return items
 
 

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Literal
 
 from tests.hostile.place import SECRET, Input, Place
-from tests.hostile.watch import EXIT_EFFECT, Watch
+from tests.hostile.watch import Watch
 
 Outcome = Literal["refused", "accepted", "traceback", "effect", "time-out", "memory", "crash"]
 GOOD: tuple[Outcome, ...] = ("refused", "accepted")
-CPU_SECONDS = 20
-WALL_SECONDS = 60.0
 MORE_BYTES = 1 << 30
 """How much memory an input may take beyond what the imports have taken."""
+_SHOWN = 3000
 _FILE_BYTES = 256 << 20
 _SCANNED_BYTES = 4 << 20
 _NAMED = re.compile(r"^runner: (\w+): ", re.MULTILINE)
@@ -43,9 +42,12 @@ class Verdict:
     outcome: Outcome
     detail: str
     seconds: float
+    cpu_seconds: float
+    output: str
+    """The end of what it printed."""
 
 
-def attempt(item: Input, place: Place, *, wall_seconds: float = WALL_SECONDS) -> Verdict:
+def attempt(item: Input, place: Place) -> Verdict:
     """Try an input in a process of its own; its place is gone afterwards."""
     place.make()
     start, since = time.monotonic(), time.time() - 1
@@ -56,7 +58,7 @@ def attempt(item: Input, place: Place, *, wall_seconds: float = WALL_SECONDS) ->
         _live(item, place, writing)
     os.close(writing)
     try:
-        is_over, status, usage = _waited(pid, wall_seconds)
+        is_over, status, usage = _waited(pid, item.seconds)
         has_left = _clear_session(pid)
         with os.fdopen(reading, "rb") as pipe:
             reports = [json.loads(line) for line in pipe.read().splitlines()]
@@ -65,7 +67,8 @@ def attempt(item: Input, place: Place, *, wall_seconds: float = WALL_SECONDS) ->
             outcome, detail = "effect", "processes were left behind"
         if outcome in GOOD and usage.ru_maxrss * 1024 > _rss() + MORE_BYTES:
             outcome, detail = "memory", f"{usage.ru_maxrss >> 10} MiB"
-        return Verdict(outcome, detail, time.monotonic() - start)
+        output = (place.base / "output").read_text(errors="replace")[-_SHOWN:] if outcome not in GOOD else ""
+        return Verdict(outcome, detail, time.monotonic() - start, usage.ru_utime + usage.ru_stime, output)
     finally:
         shutil.rmtree(place.base, ignore_errors=True)
 
@@ -105,14 +108,10 @@ def _judged(
     told = dict(reports)
     if "broken" in told:
         raise RuntimeError(f"the input could not be prepared: {told['broken']}")
-    if "effect" in told:
-        return "effect", told["effect"]
-    if (changed := place.changed_outside()) is not None:
-        return "effect", f"changed outside: {changed}"
-    if leak := _leaked(place, output, since):
-        return "effect", leak
+    if effect := told.get("effect") or _found_outside(place) or _leaked(place, output, since):
+        return "effect", effect
     if not is_over:
-        return "time-out", told.get("stack", "") or output[-300:]
+        return "time-out", output[-300:]
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return ("time-out" if number == signal.SIGXCPU else "crash"), signal.Signals(number).name
@@ -120,12 +119,21 @@ def _judged(
         return "memory", _tail(output)
     if "Traceback (most recent call last)" in output or "traceback" in told:
         return "traceback", told.get("traceback") or _tail(output)
-    code, named = os.WEXITSTATUS(status), _NAMED.search(output)
+    return _by_code(os.WEXITSTATUS(status), output, told)
+
+
+def _by_code(code: int, output: str, told: dict[str, str]) -> tuple[Outcome, str]:
+    """A process that has ended by itself, without a traceback."""
     if code == 0:
         return "accepted", told.get("launched", "")
-    if named is not None:
+    if named := _NAMED.search(output):
         return "refused", named[1]
     return ("refused", "by usage") if code == 2 and output else ("traceback", f"exit code {code}, {_tail(output)}")
+
+
+def _found_outside(place: Place) -> str | None:
+    changed = place.changed_outside()
+    return None if changed is None else f"changed outside: {changed}"
 
 
 def _tail(output: str) -> str:
@@ -143,9 +151,9 @@ def _leaked(place: Place, output: str, since: float) -> str | None:
             and not path.is_symlink()
             and since < path.stat().st_mtime
             and path.stat().st_size < _SCANNED_BYTES
+            and SECRET.encode() in path.read_bytes()
         ):
-            if SECRET.encode() in path.read_bytes():
-                return f"a secret was written to {path.relative_to(place.inside)}"
+            return f"a secret was written to {path.relative_to(place.inside)}"
     return None
 
 
@@ -170,7 +178,7 @@ def _live(item: Input, place: Place, pipe: int) -> None:
         except BaseException:
             report("broken", f"{item.title}: {traceback.format_exc()}")
             os._exit(1)
-        _limits()
+        _limits(max(int(item.seconds / 3), 1))
         _watch_starts()
         sys.addaudithook(Watch(report, place.writable))
         code = _carry_out([place.filled(word) for word in item.argv], report)
@@ -203,11 +211,12 @@ def _surroundings(item: Input, place: Place) -> None:
     os.environ.update({name: place.filled(value) for name, value in item.env.items()})
 
 
-def _limits() -> None:
+def _limits(cpu_seconds: int) -> None:
     status = Path("/proc/self/status").read_text()
     taken = int(re.search(r"VmData:\s+(\d+) kB", status)[1]) << 10  # type: ignore[index]
+    spent = int(time.process_time()) + 1  # a fork counts anew, but has prepared its input
     resource.setrlimit(resource.RLIMIT_DATA, (taken + MORE_BYTES, taken + MORE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (spent + cpu_seconds, spent + cpu_seconds + 5))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -110,3 +110,37 @@ class Input:
     """A command line; `load_model` and `load_config` call those functions with the rest."""
     prepare: Prepare = lambda _: None
     env: dict[str, str] = field(default_factory=dict)
+    seconds: float = 60
+    """After so many it is a hang; a third of it may be spent computing."""
+
+
+def put(name: str, content: bytes | Callable[[Place], bytes]) -> Prepare:
+    """Write a file."""
+
+    def prepare(place: Place) -> None:
+        place.write(name, content if isinstance(content, bytes) else content(place))
+
+    return prepare
+
+
+def linked(name: str, target: str) -> Prepare:
+    """Put a link in place of whatever has this name."""
+    return lambda place: place.link(name, target)
+
+
+def both(*edits: Prepare) -> Prepare:
+    """One after the other."""
+
+    def prepare(place: Place) -> None:
+        for edit in edits:
+            edit(place)
+
+    return prepare
+
+
+def quietly(write: Callable[[], object]) -> None:
+    """Some names can't be put into some archives or file systems."""
+    try:
+        write()
+    except (ValueError, UnicodeError, OSError):
+        return

@@ -31,7 +31,7 @@ _MAKERS_OF_CODE = (
     *("jinja2/environment.py", "attr/_make.py", "numpy/ma/core.py", "pyparsing/core.py", "torch/fx/graph_module.py"),
     *("scipy/_lib/_util.py", "torch/_jit_internal.py", "torch/_sources.py", "torch/package/package_importer.py"),
     *("sqlalchemy/util/langhelpers.py", "mako/template.py", "decorator.py"),
-    *("scipy/_lib/array_api_compat/_internal.py",),
+    *("scipy/_lib/array_api_compat/_internal.py", "numpy/f2py/auxfuncs.py", "multiprocessing/sharedctypes.py"),
 )
 """Library code that compiles text of its own; what a text of others could reach there is seen as another effect."""
 _OWN_MEMORY = "/dev/shm/runner-"
@@ -86,7 +86,7 @@ class Watch:
             "marshal.loads": lambda *_: None if _comes_through("<frozen importlib._bootstrap_external>") else "code",
             "pickle.find_class": self._find_class,
             "subprocess.Popen": self._popen,
-            "hostile.fork_exec": lambda argv: self._own_process(argv),
+            "hostile.fork_exec": self._own_process,
             "os.fork": lambda: None if _comes_through("multiprocessing/popen_fork.py") else "a fork",
             "os.putenv": lambda name, _: os.fsdecode(name) if os.fsdecode(name).startswith(_OF_A_LOADER) else None,
             "os.kill": lambda pid, number: None if pid == os.getpid() or number == 0 else str(pid),
@@ -96,8 +96,8 @@ class Watch:
             **{name: lambda *args: repr(args)[:200] for name in _NEVER},
             **{name: lambda path, *_: self._target(path) for name in ("os.chmod", "os.chown", "os.utime")},
             **{name: lambda path, *_: self._target(path) for name in ("os.truncate", "os.setxattr", "os.removexattr")},
-            **{name: lambda path, at: self._entry(path, at) for name in ("os.remove", "os.rmdir")},
-            "os.mkdir": lambda path, _, at: self._entry(path, at),
+            **dict.fromkeys(("os.remove", "os.rmdir"), self._entry),
+            "os.mkdir": lambda path, _, at: None if Path(os.fsdecode(path)).is_dir() else self._entry(path, at),
             "os.symlink": lambda _, path, at: self._entry(path, at),
             "os.link": lambda _source, path, _from, at: self._entry(path, at),
             "os.rename": lambda source, path, at, to: self._entry(source, at) or self._entry(path, to),
@@ -133,11 +133,10 @@ class Watch:
 
     def _entry(self, path: Any, folder: int | None) -> str | None:
         """What is made, moved or removed is the entry itself, link or not."""
-        name = os.fsdecode(path)
+        entry = Path(os.fsdecode(path))
         if folder is not None and folder != -1:
-            name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
-        name = name.rstrip(os.sep)
-        full = os.path.join(os.path.realpath(os.path.dirname(name) or "."), os.path.basename(name))
+            entry = Path(f"/proc/self/fd/{folder}") / entry
+        full = f"{os.path.realpath(entry.parent)}{os.sep}{entry.name}"
         return None if full.startswith(_OWN_MEMORY) or _is_within(full, self._writable) else full
 
     def _exec(self, code: Any) -> str | None:
