@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # First: what is imported from here on does not come out of the working folder.
+    from runner.base.children import leave_out_working_folder
+
+    leave_out_working_folder()
+
 import signal
 import sys
 import traceback
 from typing import NoReturn
 
 from runner import console, front_door
+from runner.base.children import keep_children_safe
 from runner.errors import EXIT_FAILURE, RunnerError
 from runner.leave import NOBODY_READS, has_lost_its_reader, leave
 
@@ -34,6 +40,7 @@ def main() -> int:
 
 def run_and_leave() -> NoReturn:
     """Carry out the command line of this process and end it."""
+    keep_children_safe()
     leave(main())
 
 

@@ -86,7 +86,16 @@ def train(
         recorder = stack.enter_context(recording) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
         with device_errors_named(dist.device, BEFORE_THE_FIRST_BATCH):
-            assembled = assemble(config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder)
+            assembled = assemble(
+                config,
+                splits,
+                writer,
+                dist=dist,
+                precision=precision,
+                stop=stop,
+                recorder=recorder,
+                weights="none" if checkpoint is not None else "download" if attempt.may_download else "local",
+            )
             introduce(config, splits, assembled.trainer, precision)
             _prepare(assembled.trainer, checkpoint, attempt, folder)
         if attempt.is_resumed and dist.is_main:

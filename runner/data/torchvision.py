@@ -70,13 +70,13 @@ class TorchvisionSource:
 
 
 def open_torchvision(data: TorchvisionData) -> Opened:
-    """Download the data set into data.root unless it is there, and open the splits that its authors made.
+    """Open the splits that the authors of a data set made; downloads it into data.root if it may and is not there.
 
     Raises:
-        InvalidDatasetError: it can't be downloaded or read.
+        InvalidDatasetError: it is missing and may not or can't be downloaded, or it can't be read.
     """
     assert data.root is not None, "resolve_paths fills it"
-    splits = {split: _load(data.name, split, data.root) for split in _official_splits(data.name)}
+    splits = {split: _load(data, split) for split in _official_splits(data.name)}
     sources = {
         split: TorchvisionSource(dataset, _labels(data.name, dataset), f"{data.name} {split}")
         for split, dataset in splits.items()
@@ -119,7 +119,10 @@ def _official_splits(name: TorchvisionDatasetName) -> tuple[str, ...]:
             assert_never(name)
 
 
-def _load(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: ANN401 - torchvision has no types
+def _load(data: TorchvisionData, split: str) -> Any:  # noqa: ANN401 - torchvision has no types
+    name, root = data.name, str(data.root)
+    if not data.download:
+        return _found(name, split, root)
     try:
         with _one_process_at_a_time(Path(root)):
             try:
@@ -132,6 +135,17 @@ def _load(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: 
             f"{name} is not in data.root = {root} and can't be downloaded: {error}; on a machine with a connection "
             f"run python -c \"import torchvision; torchvision.datasets.{name}('FOLDER', download=True)\" "
             "and copy FOLDER here"
+        ) from error
+
+
+def _found(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: ANN401
+    """A split that must be there: nothing is downloaded, and nothing is written into a folder that others may name."""
+    try:
+        return _construct(name, split, root, download=False)
+    except (OSError, RuntimeError) as error:
+        raise InvalidDatasetError(
+            f"{name} is not in data.root = {root}, and data.download = false (a saved config downloads nothing): type "
+            "data.download=true to download it, or data.root=FOLDER where it is"
         ) from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.model.architectures import build_architecture
-from runner.model.build import BuiltModel, build_model
+from runner.model.build import BuiltModel, StartingWeights, build_model
 from runner.model.catalogue import WeightsPreprocessing, weights_preprocessing
 from runner.model.check import check_model
 from runner.model.head import head_of
@@ -11,6 +11,7 @@ from runner.model.state_dict import with_versions
 
 __all__ = [
     "BuiltModel",
+    "StartingWeights",
     "WeightsPreprocessing",
     "build_architecture",
     "build_model",

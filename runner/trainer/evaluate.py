@@ -120,7 +120,7 @@ class _Sums:
         count, correct, correct_top5, skipped = (
             int(value) for value in dist.sum(torch.cat((self.counts, num_bad))).tolist()
         )
-        bad = sorted(dist.gather(self.bad)) if skipped else []
+        bad = sorted(BadImage(*item) for item in dist.gather(self.bad)) if skipped else []
         if count == 0:
             raise InvalidDatasetError(f"none of the {skipped} images can be read; the first: {bad[0].reason}")
         loss = math.fsum(dist.sum(self.losses).tolist()) / count
