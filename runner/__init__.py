@@ -3,10 +3,7 @@
 From Python: :func:`load_config`, :func:`fit` and :func:`load_model`. Importing this package imports no torch.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # not typing's: `python -m runner` would import typing.py of the working folder
 if TYPE_CHECKING:
     from runner.assemble_trained import LoadedModel as LoadedModel
     from runner.assemble_trained import load_model as load_model

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
+if __name__ == "__main__":  # First: what is imported from here on does not come out of the working folder.
+    from runner.base.children import leave_out_working_folder
 
-
-def _forget_working_folder() -> None:
-    """Import nothing from the working folder, unless the runner itself lies there.
-
-    `python -m` puts it first on the path: a `difflib.py`, a `hydra_plugins/` or an `x.dist-info` in a folder that came
-    from somebody else would be run. What PYTHONPATH names stays. Python itself has imported a few modules by then, so
-    that only the console script `runner` is safe in such a folder.
-    """
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - imports nothing yet
-    if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0]) == os.getcwd() != home:  # noqa: PTH109
-        del sys.path[0]
-
-
-if __name__ == "__main__":
-    _forget_working_folder()
+    leave_out_working_folder()
 
 import signal
+import sys
 import traceback
 from typing import NoReturn
 
 from runner import console, front_door
+from runner.base.children import keep_children_safe
 from runner.errors import EXIT_FAILURE, RunnerError
 from runner.leave import NOBODY_READS, has_lost_its_reader, leave
 
@@ -52,6 +40,7 @@ def main() -> int:
 
 def run_and_leave() -> NoReturn:
     """Carry out the command line of this process and end it."""
+    keep_children_safe()
     leave(main())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,7 @@ from runner.dist import DistContext
 from runner.errors import DeviceError
 from runner.evaluation.examine import Share
 from runner.keyed_random import key
-from runner.model import build_architecture, build_model, head_of, weights_preprocessing
+from runner.model import StartingWeights, build_model, head_of, weights_preprocessing
 from runner.optimizer import build_optimizer
 from runner.schema import Config
 from runner.schema.data import DataConfig
@@ -78,23 +78,23 @@ def assemble(
     stop: StopRequest,
     recorder: Recorder | None,
     keeping: Keeping | None = None,
-    is_restored: bool = False,
+    weights: StartingWeights = "download",
 ) -> Assembled:
-    """Build model, data, optimizer and trainer of one process.
+    """Build model, data, optimizer and trainer of one process; of a model that starts from `weights`.
 
-    With `keeping`, decoded images are kept as for other splits than these. With `is_restored`, a checkpoint follows,
-    and the weights that the run once started from are neither read nor downloaded.
+    With `keeping`, decoded images are kept as for other splits than these.
 
     Raises:
         InvalidModelError: when the model can't be built or its weights don't fit.
     """
     # The same first weights in every process, whatever was drawn before.
     torch.manual_seed(key(config.seed, "model"))
-    module, data = _module(config, len(splits.classes), is_restored=is_restored), in_force(config)
+    built = build_model(config.model, len(splits.classes), weights)
+    data = in_force(config)
     keeping = keeping or _agreed_keeping(data, splits, dist)
     num_kept, data = -(-len(splits.val) // dist.world_size) if keeping.evaluation else 0, keeping.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
-    model = _placed(module, config, dist, memory_format)
+    model = _placed(built.module, config, dist, memory_format)
     images = kept_in_memory(splits.train, data, keeping, dist, num_kept)
     train_batches = _train_batches(config, data, images, dist)
     trainer = Trainer(
@@ -120,17 +120,10 @@ def assemble(
     return Assembled(trainer=trainer, data=data, test=test)
 
 
-def _module(config: Config, num_classes: int, *, is_restored: bool) -> nn.Module:
-    if is_restored:
-        return build_architecture(config.model, num_classes)
-    return build_model(config.model, num_classes).module
-
-
 def _agreed_keeping(data: DataConfig, splits: Splits, dist: DistContext) -> Keeping:
     """What is kept, decided by the main process: the others must do the same."""
     decided = decide_keeping(data, splits.train, len(splits.val)) if dist.is_main else None
-    keeping: Keeping = dist.share_object(decided)
-    return keeping
+    return Keeping(**dist.share_object(None if decided is None else asdict(decided)))
 
 
 def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format: torch.memory_format) -> nn.Module:

@@ -38,6 +38,8 @@ class Attempt:
     """What the log should say about a config that was changed for this attempt."""
     may_change_data: bool = False
     """Whether the user wants to go on with other images of the same classes."""
+    may_download: bool = True
+    """Whether weights that `model.weights` names may be downloaded: those that only a saved config names may not."""
     trial_file: Path | None = None
     """Record of the trial of a sweep whose policy may end this run early; None where none may."""
     repeats: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,12 +59,23 @@ class DistContext:
         return values
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
-        """The plain values of all processes, one after another by rank; every process must call it."""
+        """The plain values of all processes, one after another by rank; every process must call it.
+
+        Plain is what JSON knows, and what is read is JSON; of many processes, tuples come back as lists.
+        """
         if self.world_size == 1:
             return list(values)
-        everyone: list[Sequence[Any]] = [()] * self.world_size
-        torch.distributed.all_gather_object(everyone, values, group=self.control)
-        return [value for own in everyone for value in own]
+        own = _as_bytes(list(values))
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        torch.distributed.all_gather(lengths, torch.tensor([len(own)]), group=self.control)
+        longest = max(int(length) for length in lengths)
+        everyone = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(own)] = own
+        torch.distributed.all_gather(everyone, padded, group=self.control)
+        return [
+            value for told, length in zip(everyone, lengths, strict=True) for value in _from_bytes(told[: int(length)])
+        ]
 
     def total(self, number: int) -> int:
         """The sum of a number over all processes, between their CPUs; every process must call it."""
@@ -83,11 +95,16 @@ class DistContext:
         return wait
 
     def share_object(self, value: Any) -> Any:  # noqa: ANN401 - plain values
-        """The main process's plain values, such as numbers and texts; every process must call it."""
-        values = [value]
-        if self.world_size > 1:
-            torch.distributed.broadcast_object_list(values, src=0, group=self.control, device=torch.device("cpu"))
-        return values[0]
+        """The main process's plain values, as :meth:`gather` has them; every process must call it."""
+        if self.world_size == 1:
+            return value
+        content = _as_bytes(value) if self.is_main else torch.empty(0, dtype=torch.uint8)
+        length = torch.tensor([len(content)])
+        torch.distributed.broadcast(length, src=0, group=self.control)
+        if not self.is_main:
+            content = torch.empty(int(length), dtype=torch.uint8)
+        torch.distributed.broadcast(content, src=0, group=self.control)
+        return _from_bytes(content)
 
     def share_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
         """Fill tensors on the CPU with those of the main process, in place; every process must call it."""
@@ -134,6 +151,15 @@ class DistContext:
             # Each process keeps statistics of its own until `share_buffers`; sending them at each step gains nothing.
             **own_buffers,
         )
+
+
+def _as_bytes(value: Any) -> torch.Tensor:  # noqa: ANN401 - plain values
+    """Not a pickle, as of PyTorch's own exchange of objects: who joins the group must not run code in the others."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _from_bytes(content: torch.Tensor) -> Any:  # noqa: ANN401 - plain values
+    return json.loads(content.numpy().tobytes())
 
 
 class Vote:

@@ -29,13 +29,16 @@ class Ready:
     """Who starts how many processes."""
 
 
-def preflight(config: Config, run_dir: Path | None = None, *, is_in_job: bool = False) -> Ready:
+def preflight(
+    config: Config, run_dir: Path | None = None, *, is_in_job: bool = False, may_download: bool = True
+) -> Ready:
     """Check data, output folder, machine and model; of a run that is to be submitted, not the machine.
 
     Args:
         config: complete and checked.
         run_dir: the folder of a run that goes on; a new one is made under output_dir.
         is_in_job: whether this process belongs to the job as which the run was submitted.
+        may_download: whether named weights that are not here may be downloaded; a run that has a checkpoint needs none.
 
     Raises:
         RunnerError: the mistake, or a PreflightError with all mistakes of the stage.
@@ -63,11 +66,12 @@ def preflight(config: Config, run_dir: Path | None = None, *, is_in_job: bool = 
         mistakes.append(error)
     _raise_all(mistakes)
     assert ready is not None
-    _check_machine_and_model(ready)
+    needs_weights = run_dir is None or not (run_dir / "checkpoints" / "last").exists()
+    _check_machine_and_model(ready, has_to_be_here=needs_weights and not may_download)
     return ready
 
 
-def _check_machine_and_model(ready: Ready) -> None:
+def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
     with collection_paused():
         from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
         from runner.model import check_model  # noqa: PLC0415
@@ -85,6 +89,7 @@ def _check_machine_and_model(ready: Ready) -> None:
             len(ready.splits.classes),
             image_size=config.data.image_size,
             needs_head=config.trainer.freeze_backbone_epochs > 0,
+            has_to_be_here=has_to_be_here,
         )
     except RunnerError as error:
         mistakes.append(error)

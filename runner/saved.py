@@ -20,11 +20,14 @@ from runner.errors import CheckpointError, ConfigError, Problem
 from runner.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
 from runner.schema import VARIANT_KEYS, Config
 from runner.schema.judge import judge, variants_of
+from runner.trust import trusted
 
 _DATA_FOLDERS = ("train", "val", "test")
 
 
-def load_saved(run_dir: Path, overrides: Sequence[str] = (), *, is_trained: bool = False) -> Config:
+def load_saved(
+    run_dir: Path, overrides: Sequence[str] = (), *, is_trained: bool = False, only_reads: bool = False
+) -> Config:
     """The config of a run, with overrides laid over it.
 
     A typed value replaces the saved one; a typed group (`optimizer=adamw`) replaces that group as a whole.
@@ -33,14 +36,17 @@ def load_saved(run_dir: Path, overrides: Sequence[str] = (), *, is_trained: bool
         run_dir: a run folder.
         overrides: as typed, without those that belong to the command itself.
         is_trained: whether the model only has to be evaluated; rules of training don't count then.
+        only_reads: nothing is started by this config; see :func:`runner.trust.trusted`.
 
     Raises:
         CheckpointError: when the folder holds no readable config.
-        ConfigError: when the overrides, or the config with them, break the schema.
+        ConfigError: when the overrides, or the config with them, break the schema, or would reach beyond this machine
+            and that was not typed.
     """
     values = read_values(run_dir)
     try:
-        changed = _laid_over(_with_new_keys(values), overrides)
+        defaults = default_values(chosen_options(values))
+        changed = trusted(_laid_over(_filled(values, defaults), overrides), defaults, overrides, only_reads=only_reads)
     except ConfigError:
         raise
     except Exception as error:
@@ -119,11 +125,6 @@ def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     return {str(key): value for key, value in changed.items()}
 
 
-def _with_new_keys(values: dict[str, Any]) -> dict[str, Any]:
-    """Saved values, with the defaults of keys that have come since they were saved."""
-    return _filled(values, default_values(chosen_options(values)))
-
-
 def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
     """The options of the groups with variants that a config came from."""
     groups = {group: values.get(group) for group in (*VARIANT_KEYS, "model")}
@@ -148,6 +149,7 @@ def default_values(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _filled(values: dict[str, Any], defaults: Mapping[Any, Any]) -> dict[str, Any]:
+    """Saved values, with the defaults of keys that have come since they were saved."""
     filled = dict(values)
     for key, default in defaults.items():
         if key not in filled and key not in ("hydra", "experiment"):

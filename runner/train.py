@@ -94,7 +94,7 @@ def train(
                 precision=precision,
                 stop=stop,
                 recorder=recorder,
-                is_restored=checkpoint is not None,
+                weights="none" if checkpoint is not None else "download" if attempt.may_download else "local",
             )
             introduce(config, splits, assembled.trainer, precision)
             _prepare(assembled.trainer, checkpoint, attempt, folder)

@@ -76,6 +76,15 @@ def test_builders_know_no_more_than_the_schema(package):
             assert not module.startswith("runner.") or module.startswith(allowed), f"{path} imports {module}"
 
 
+def test_no_pickle_goes_over_the_network():
+    """What is handed to processes that we start is pickled in `handed.py`; what others may write is JSON."""
+    for path in SOURCES:
+        names = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+        assert not names & {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"}, path
+        is_handing = path == ROOT / "runner" / "launch" / "handed.py"
+        assert is_handing or not {"pickle", "cloudpickle"} & {module for module, _ in imports(path)}, path
+
+
 def test_only_the_console_prints():
     for path in SOURCES:
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]

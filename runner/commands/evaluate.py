@@ -79,7 +79,7 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     check_writable(output or run_dir / "evaluation", key="output")
     config, classes = load_config(run_dir, overrides), read_classes(run_dir)
     plan = choose_launch(config)
-    images = open_images(config, load_saved(run_dir), overrides, classes, call.split)
+    images = open_images(config, load_saved(run_dir, only_reads=True), overrides, classes, call.split)
     from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
     from runner.evaluation.weights import choose_weights  # noqa: PLC0415
     from runner.model import check_trained  # noqa: PLC0415

@@ -39,7 +39,7 @@ def run(argv: list[str]) -> int:
     run_dir = typed_path(call.run, "run").resolve()
     refuse_ways_out(run_dir)
     record = read_record(run_dir)
-    saved = load_saved(run_dir)
+    saved = load_saved(run_dir, only_reads=True)
     config = _with_data(saved, run_dir, overrides)
     if call.format == "onnx":
         _require(_PACKAGES_OF_ONNX)
@@ -72,7 +72,7 @@ def run(argv: list[str]) -> int:
 
 
 def _with_data(saved: Config, run_dir: Path, overrides: list[str]) -> Config:
-    wanted = load_saved(run_dir, overrides)
+    wanted = load_saved(run_dir, overrides, only_reads=True)
     found = changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))
     # The preprocessing belongs to the model; where the images lie does not.
     others = [key for key, _, _ in found if key not in LAID_OVER["export"]]

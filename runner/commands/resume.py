@@ -21,6 +21,7 @@ from runner.schema.calls import ResumeCall
 from runner.schema.resume import changes, judge_changes
 from runner.stop import StopRequest
 from runner.sweep.folder import SweepFolder, is_sweep
+from runner.trust import WEIGHTS, is_typed
 
 # Keys that may give a completed run something more to do.
 _LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
@@ -47,10 +48,11 @@ def _resume(argv: list[str], stop: StopRequest) -> int:
     if is_waiting(run_dir):
         return _begin(run_dir, load_saved(run_dir, overrides), overrides, stop)
     record = read_record(run_dir)
-    saved, wanted = load_saved(run_dir), load_saved(run_dir, overrides)
-    if record["status"] == "completed" and not _is_longer(saved, wanted):
+    saved, is_completed = load_saved(run_dir, only_reads=True), record["status"] == "completed"
+    if is_completed and not _is_longer(saved, load_saved(run_dir, overrides, only_reads=True)):
         show(f"{run_dir} is already completed; its model is in {run_dir / 'model'}")
         return EXIT_DONE
+    wanted = load_saved(run_dir, overrides)
     notes = judge_changes(saved, wanted, finished_epochs=finished_epochs(run_dir), allow=call.resume.allow)
     attempt = Attempt(
         overrides=tuple(overrides),
@@ -58,6 +60,7 @@ def _resume(argv: list[str], stop: StopRequest) -> int:
         num_earlier=record["attempts"],
         notes=tuple(notes),
         may_change_data="data" in call.resume.allow,
+        may_download=is_typed(WEIGHTS, overrides),
     )
     _launch(run_dir, wanted, attempt, stop)
     return EXIT_DONE
@@ -66,12 +69,13 @@ def _resume(argv: list[str], stop: StopRequest) -> int:
 def _begin(run_dir: Path, config: Config, overrides: list[str], stop: StopRequest) -> int:
     """Begin a run that was prepared and no more, such as one whose job was cancelled in the queue."""
     LOGGER.info("resumed     %s, which had not begun", run_dir)
-    _launch(run_dir, config, Attempt(overrides=tuple(overrides)), stop)
+    attempt = Attempt(overrides=tuple(overrides), may_download=is_typed(WEIGHTS, overrides))
+    _launch(run_dir, config, attempt, stop)
     return EXIT_DONE
 
 
 def _launch(run_dir: Path, config: Config, attempt: Attempt, stop: StopRequest) -> None:
-    ready = preflight(config, run_dir)
+    ready = preflight(config, run_dir, may_download=attempt.may_download)
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     launch(ready, attempt, folder=run_dir, stop=stop)

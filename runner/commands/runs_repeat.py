@@ -15,6 +15,7 @@ from runner.runs.repeat import reasons_to_differ
 from runner.saved import load_saved
 from runner.schema.calls import RunsRepeatCall
 from runner.stop import StopRequest
+from runner.trust import WEIGHTS, is_typed
 
 if TYPE_CHECKING:
     from runner.preflight import Ready
@@ -31,12 +32,14 @@ def run(argv: list[str]) -> int:
     with StopRequest() as stop:
         call, overrides = read_call("runs repeat", RunsRepeatCall, argv)
         original = read_run(typed_path(call.run, "run").resolve())
-        ready = preflight(load_saved(original.path, overrides))
+        may_download = is_typed(WEIGHTS, overrides)
+        ready = preflight(load_saved(original.path, overrides), may_download=may_download)
         _warn(original, ready)
         from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
         typed_before = [str(item) for item in original.record.get("overrides") or ()]
-        launch(ready, Attempt(overrides=(*typed_before, *overrides), repeats=str(original.path)), stop=stop)
+        attempt = Attempt(overrides=(*typed_before, *overrides), repeats=str(original.path), may_download=may_download)
+        launch(ready, attempt, stop=stop)
     return EXIT_DONE
 
 

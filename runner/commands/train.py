@@ -103,7 +103,7 @@ def _status(ready: Ready, folder: Path) -> str | None:
     """
     if not (folder / "run.json").exists():
         return None
-    if identity_of(load_saved(folder)) != identity_of(ready.config):
+    if identity_of(load_saved(folder, only_reads=True)) != identity_of(ready.config):
         raise OutputError(f"{folder} already holds another run; choose another sweep.dir")
     return str(read_record(folder)["status"])
 

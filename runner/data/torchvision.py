@@ -70,12 +70,13 @@ class TorchvisionSource:
 
 
 def open_torchvision(data: TorchvisionData, *, may_fetch: bool = True) -> Opened:
-    """Download the data set into data.root unless it is there, and open the splits that its authors made.
+    """Open the splits that the authors of a data set made; downloads it into data.root if it may and is not there.
 
     Raises:
-        InvalidDatasetError: it can't be downloaded or read.
+        InvalidDatasetError: it is missing and may not or can't be downloaded, or it can't be read.
     """
     assert data.root is not None, "resolve_paths fills it"
+    may_fetch = may_fetch and data.download
     splits = {split: _load(data.name, split, data.root, may_fetch=may_fetch) for split in _official_splits(data.name)}
     sources = {
         split: TorchvisionSource(dataset, _labels(data.name, dataset), f"{data.name} {split}")
@@ -143,8 +144,8 @@ def _read(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: 
         return _construct(name, split, root, download=False)
     except _DOWNLOAD_FAILURES as error:
         raise InvalidDatasetError(
-            f"{name} is not in data.root = {root}, and what only reads a run downloads nothing: {error}; say where it "
-            f"is with data.root=FOLDER, or download it: python -m runner validate data=torchvision data.name={name}"
+            f"{name} is not in data.root = {root}, and data.download = false (a saved config, and what only reads, "
+            f"download nothing): {error}; say where it is with data.root=FOLDER, or type data.download=true"
         ) from error
 
 

@@ -27,7 +27,7 @@ _PREPROCESSING = ("image_size", "normalize", "eval_transforms")
 # Keys of data that make no difference to what is evaluated.
 _WITHOUT_EFFECT = frozenset(
     {"batch_size", "last_batch", "workers", "train_transforms", "index_cache", "jpeg_reduction", "cache", "balance"}
-    | {"on_bad_image", "max_bad_fraction"}  # metrics.json says itself what was skipped
+    | {"download", "on_bad_image", "max_bad_fraction"}  # metrics.json says itself what was skipped
 )
 _IMAGES = frozenset({"data", "data.root", *(f"data.{split}" for split in _SPLITS)})
 
@@ -82,7 +82,7 @@ def load_config(run_dir: Path, overrides: Sequence[str]) -> Config:
     if config.dist.launcher == "submitted":
         problem = "an evaluation is not submitted; start it inside of a job, with srun, or leave dist=slurm out"
         raise ConfigError([Problem(key="dist", value="slurm", has_value=True, message=problem, origin=COMMAND_LINE)])
-    own = load_saved(run_dir).data
+    own = load_saved(run_dir, only_reads=True).data
     kept = {key: getattr(own, key) for key in _PREPROCESSING if f"data.{key}" not in typed}
     data = resolve_paths(config.data.model_copy(update=kept))
     if "data.exclude" not in typed and _places(data) != _places(resolve_paths(own)):

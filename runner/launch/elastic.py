@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from runner import console, run_folder
+from runner.base.children import children_kept_safe
 from runner.console import LOGGER
 from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
@@ -68,15 +69,23 @@ def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Res
     plan, config = ready.plan, ready.config
     board = Board(plan.procs_per_node)
     with ExitStack() as stack:
+        stack.enter_context(children_kept_safe())
         stack.enter_context(requests_forwarded(board))
         records, what = stack.enter_context(_records()), stack.enter_context(Handed((ready, work)))
         machines = meet_machines(config, plan) if plan.num_nodes > 1 else one_machine()
-        stack.enter_context(machines)
         if plan.num_nodes == 1:
             folder = folder or run_folder.make_new(Path(config.output_dir))
         stack.enter_context(_log(folder, board))
         LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
-        assignment = Assignment(what=what, folder=folder, board=board, records=records, is_shown=console.is_set_up())
+        assignment = Assignment(
+            what=what,
+            folder=folder,
+            board=board,
+            records=records,
+            is_shown=console.is_set_up(),
+            num_machines=machines.count,
+            interface=machines.interface,
+        )
         launched = _Launched(ready=ready, work=work, assignment=assignment)
         stack.enter_context(_survivors_ended(launched))
         try:
@@ -109,10 +118,7 @@ def _records() -> Iterator[Path]:
 
 def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConfig:
     plan, dist = launched.ready.plan, launched.ready.config.dist
-    seconds = int(dist.rendezvous_timeout_seconds)
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")  # without it, restarts under gloo race and often fail
-    if machines.interface is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", machines.interface)
     return LaunchConfig(
         min_nodes=plan.num_nodes,
         max_nodes=plan.num_nodes,
@@ -120,10 +126,9 @@ def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConf
         run_id=machines.run_id,
         role="runner",
         rdzv_backend=BACKEND,
-        rdzv_endpoint=machines.endpoint,
         rdzv_configs=asking(
-            machines.backend,
-            {"timeout": seconds, "join_timeout": seconds, **machines.options},
+            machines,
+            dist.rendezvous_timeout_seconds,
             may_begin=lambda: not launched.board.has_failed_finally,
             on_begin=lambda: _forget_failures(launched),
         ),

@@ -27,10 +27,12 @@ import torch
 import torch.distributed
 from torch.distributed import DistError, PrefixStore, ProcessGroup  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
-from torch.distributed.rendezvous import rendezvous
 
+from runner.base.untrusted import UntrustedFileError, parse_json, printable
 from runner.data.splits import Splits
 from runner.errors import LaunchError, RunnerError, named
+from runner.launch.addresses import network_id
+from runner.launch.stores import open_store
 from runner.schema import Config
 from runner.within import within
 
@@ -60,6 +62,8 @@ class Facts:
     """Its kind: cpu, cuda or mps."""
     gpu: str = ""
     """Identifier of the GPU that the process has to itself; empty where it shares, or is not known yet."""
+    network: str = ""
+    """The same for processes that share a loopback interface; empty where that can't be told."""
     refusal: tuple[str, str] | None = None
     """Name and message of the error by which the process was refused."""
     ticket: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -75,6 +79,8 @@ class Seat:
     local_world_size: int
     num_sharing_cores: int
     """Processes of its machine that may use one of its cores, itself included."""
+    is_one_machine: bool = False
+    """Whether all processes share a loopback interface."""
 
 
 def facts_of(config: Config | None, splits: Splits | None, refusal: RunnerError | None = None) -> Facts:
@@ -85,6 +91,7 @@ def facts_of(config: Config | None, splits: Splits | None, refusal: RunnerError 
         cores=sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1)),
         config=None if config is None else _flat(config.model_dump(mode="json")),
         data="" if splits is None else _digest(splits),
+        network=network_id(),
         refusal=None if refusal is None else (refusal.name, str(refusal)),
     )
 
@@ -96,10 +103,7 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
         LaunchError: when it does not answer in time, or can't be opened.
     """
     try:
-        store: Store = within(
-            seconds + _SECONDS_TO_ANSWER,
-            lambda: next(rendezvous(url, rank, world_size, timeout=timedelta(seconds=seconds)))[0],
-        )
+        store = within(seconds + _SECONDS_TO_ANSWER, lambda: open_store(url, rank, world_size, seconds))
     except (DistError, RuntimeError, ValueError, OSError) as error:  # TimeoutError is an OSError
         reason = str(error).strip().splitlines()[0]
         where = url
@@ -141,6 +145,11 @@ def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: fl
             f"rank {rank} of {world_size} had met the others, who do not answer any more ({error}): is rank 0's "
             "process or machine stopped?"
         ) from error
+    except (UntrustedFileError, UnicodeDecodeError, TypeError, KeyError, IndexError) as error:
+        raise LaunchError(
+            f"rank {rank} of {world_size} was told by the store what no process of a run tells "
+            f"({printable(str(error))}): somebody else writes there; see who reaches this network"
+        ) from error
     if "refusal" in answer:
         name, message = answer["refusal"]
         raise named(name, message) or LaunchError(f"{name}: {message}")
@@ -168,13 +177,20 @@ def _asked(store: Store, rank: int, facts: Facts, seconds: float) -> tuple[Store
             told, space = name, PrefixStore(f"runner/{name}", store)
             space.set(f"facts/{rank}", json.dumps(vars(facts)))
         if told and space.check(["answer"]):
-            answer = json.loads(space.get("answer"))
+            answer = _read(space, "answer")
             if "refusal" in answer or answer["tickets"][rank] == facts.ticket:
                 return space, answer
         time.sleep(_POLL_SECONDS)
     raise LaunchError(
         f"rank 0 did not answer within {seconds:g} seconds (dist.rendezvous_timeout_seconds); rank {rank} was there"
     )
+
+
+def _read(space: Store, key: str) -> dict[str, Any]:
+    told = parse_json(space.get(key).decode(), key)
+    if not isinstance(told, dict):
+        raise UntrustedFileError(f"{key} is no object")
+    return told
 
 
 def _leave(store: Store, space: Store, rank: int, world_size: int) -> None:
@@ -198,7 +214,7 @@ def _judged(space: Store, world_size: int, seconds: float) -> dict[str, Any]:
         for rank, key in list(pending.items()):
             if not space.check([key]):
                 continue
-            everyone[rank] = Facts(**json.loads(space.get(pending.pop(rank))))
+            everyone[rank] = Facts(**_read(space, pending.pop(rank)))
             if everyone[rank].refusal is not None:
                 return {"refusal": _shown_refusal(rank, everyone[rank])}
         if pending and time.monotonic() > deadline:
@@ -275,6 +291,7 @@ def _clash(everyone: Sequence[Facts]) -> str | None:
 
 def _seats(everyone: Sequence[Facts]) -> list[Seat]:
     on_host = Counter(facts.host for facts in everyone)
+    networks = {facts.network for facts in everyone}
     seen: Counter[str] = Counter()
     seats = []
     for facts in everyone:
@@ -285,6 +302,7 @@ def _seats(everyone: Sequence[Facts]) -> list[Seat]:
                 local_rank=seen[facts.host],
                 local_world_size=on_host[facts.host],
                 num_sharing_cores=num_sharing,
+                is_one_machine=len(networks) == 1 and "" not in networks,
             )
         )
         seen[facts.host] += 1

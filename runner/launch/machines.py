@@ -1,7 +1,8 @@
 """How machines on which the same command was typed find each other before any process is started.
 
-The store that they share is the one that PyTorch's c10d rendezvous will use as well; over it they compare what they
-were asked for, so that a disagreement is said in words instead of ending in a timeout.
+One of them serves a store, at the one address by which the others reach it. Over it they compare what they were asked
+for, so that a disagreement is said in words instead of ending in a timeout, and number each other. What they tell is
+JSON: whoever reaches the store can write there, and must not thereby run code.
 """
 
 from __future__ import annotations
@@ -12,16 +13,24 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
-from typing import Any
 
-from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
+from runner.base.untrusted import UntrustedFileError, parse_json, printable
 from runner.errors import LaunchError
+from runner.launch.addresses import (
+    ANY,
+    Endpoint,
+    address_towards,
+    find_endpoint,
+    interface_of,
+    loopback_interface,
+    other_addresses,
+)
+from runner.launch.stores import connect, serve
 from runner.plan.mode import LaunchPlan
 from runner.schema import Config
 from runner.within import within
@@ -29,42 +38,40 @@ from runner.within import within
 _TRY_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 _READ_SECONDS = 30  # longest answer of the store, beyond which a machine takes the others for lost
-_SIOCGIFADDR = 0x8915
+_MOST_SECONDS_TO_RESOLVE = 10
+CLOSED = "runner/closed"
+"""Is in the store once the run has ended on any machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machines(contextlib.AbstractContextManager["Machines"]):
-    """Where the elastic agents of all machines meet, and how this one can be reached."""
+class Machines:
+    """The machines of a run, as this one sees them."""
 
     run_id: str
-    backend: str
-    """PyTorch's rendezvous: c10d, or static where machines are numbered by hand."""
-    endpoint: str
-    options: Mapping[str, Any]
-    """Further options of that rendezvous."""
+    number: int
+    """Of this machine, from 0."""
+    count: int
+    """How many there are."""
+    store: Store = field(repr=False)
+    """Where their elastic agents meet; of one machine, within this process."""
     address: str
-    """Address of this machine as the others know it."""
+    """Where this machine reaches the store."""
+    port: int
     interface: str | None
-    """Network interface that has this address; gloo would look up the host's own name, which may be a loopback one."""
-    store: Store | None = field(default=None, repr=False)
-    """Kept open: as long as it is, the agent's own store is the same one."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing to end: the store closes with the last reference to it."""
+    """Network interface by which this machine reaches the others; gloo would look up the host's own name, which may be
+    a loopback one."""
 
 
 def one_machine() -> Machines:
-    """A rendezvous of one: on this machine's loopback interface, at a port that is free."""
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    """A run of this machine alone: nothing listens."""
     return Machines(
         run_id=secrets.token_hex(8),
-        backend="c10d",
-        endpoint="localhost:0",
-        options={"is_host": True},
-        address="localhost",
-        interface=loopback,
+        number=0,
+        count=1,
+        store=HashStore(),
+        address="127.0.0.1",
+        port=0,
+        interface=loopback_interface(),
     )
 
 
@@ -77,130 +84,123 @@ def meet_machines(config: Config, plan: LaunchPlan) -> Machines:
     """
     dist = config.dist
     assert dist.endpoint is not None, "the plan has seen to it"
-    host, port = dist.endpoint
-    addresses = _resolved(host, dist.rendezvous_timeout_seconds)
-    is_named = any(_is_own(address) for address in addresses)
-    is_host = is_named and dist.node_rank in (None, 0)  # two numbers may be given to launchers on one machine
-    if dist.node_rank == 0 and not is_named:
-        raise LaunchError(
-            f"dist.node_rank = 0 is the machine that dist.rendezvous = {dist.rendezvous!r} names, but {host} is "
-            f"{addresses[0]}, which is not {socket.gethostname()}; give this machine another number, or name it there"
-        )
-    deadline = time.monotonic() + dist.rendezvous_timeout_seconds
-    store, is_server = _open_store(host, port, is_host=is_host, deadline=deadline, config=config)
+    seconds = dist.rendezvous_timeout_seconds
+    endpoint = find_endpoint(*dist.endpoint, min(seconds, _MOST_SECONDS_TO_RESOLVE))
+    _check_own(endpoint, config)
+    deadline = time.monotonic() + seconds
+    # Two numbers may be given to launchers on one machine.
+    may_serve = endpoint.own is not None and dist.node_rank in (None, 0)
+    store, is_server = _open_store(endpoint, may_serve=may_serve, deadline=deadline, config=config)
+    where = f"{endpoint.host}:{endpoint.port}"
     try:
-        own = _own_address(host, port, is_host=is_host)
-        seconds = max(0, deadline - time.monotonic()) + _READ_SECONDS
-        address = within(seconds, lambda: _compare(store, config, plan, own=own, deadline=deadline))
+        seconds_left = max(0, deadline - time.monotonic()) + _READ_SECONDS
+        number = within(seconds_left, lambda: _compare(store, config, plan, is_server=is_server, deadline=deadline))
+        run_id = store.get("runner/run").decode()
     except TimeoutError as error:
         raise LaunchError(
-            f"{host}:{port} does not answer any more ({error}): is that machine frozen, or the run stopped there?"
+            f"{where} does not answer any more ({error}): is that machine frozen, or the run stopped there?"
         ) from error
     except DistError as error:
-        raise LaunchError(f"lost contact with {host}:{port}: the run has ended there, whose output says why") from error
-    options: dict[str, Any] = {"is_host": is_server, "read_timeout": _READ_SECONDS}
-    if dist.node_rank is not None:
-        options = {"rank": dist.node_rank}
+        raise LaunchError(f"lost contact with {where}: the run has ended there, whose output says why") from error
+    except (UntrustedFileError, UnicodeDecodeError, TypeError, KeyError, IndexError) as error:
+        raise LaunchError(
+            f"what is told at {where} is not what a run tells ({printable(str(error))}): somebody else writes there; "
+            "choose another port, and see who reaches this network"
+        ) from error
     return Machines(
-        run_id=f"runner-{store.get('runner/run').decode()}",
-        backend="c10d" if dist.node_rank is None else "static",
-        endpoint=f"{host}:{port}",
-        options=options,
-        address=address,
-        interface=_interface_of(address),
+        run_id=f"runner-{run_id}",
+        number=number,
+        count=plan.num_nodes,
         store=store,
+        address=endpoint.target,
+        port=endpoint.port,
+        interface=interface_of(endpoint.own or address_towards(endpoint.host, endpoint.port)),
     )
 
 
-def _resolved(host: str, seconds: float) -> list[str]:
-    """The addresses of a host; names may come up later than machines do, but not much."""
-    deadline = time.monotonic() + min(seconds, 10)
-    while True:
-        try:
-            return [str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-        except socket.gaierror as error:
-            if time.monotonic() > deadline:
-                raise LaunchError(
-                    f"dist.rendezvous: the host {host!r} does not resolve on {socket.gethostname()} "
-                    f"({error.strerror}); give a name that all machines know, or an address"
-                ) from error
-            time.sleep(_POLL_SECONDS)
+def _check_own(endpoint: Endpoint, config: Config) -> None:
+    """Refuse a host that is not the machine it is taken for, or not one address of it."""
+    given = config.dist.rendezvous
+    if config.dist.node_rank == 0 and endpoint.own is None:
+        raise LaunchError(
+            f"dist.node_rank = 0 is the machine that dist.rendezvous = {given!r} names, but {endpoint.host} "
+            f"is not {socket.gethostname()}; give this machine another number, or name it there"
+        )
+    if endpoint.own == ANY:
+        raise LaunchError(
+            f"dist.rendezvous = {given!r}: {endpoint.host} is this machine, but only by a loopback address, "
+            f"and it has several others: {', '.join(other_addresses())}; give the one that the other machines reach, "
+            "on all machines"
+        )
 
 
-def _is_own(address: str) -> bool:
-    """Whether an address is one of this machine's: only those can be bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
-
-
-def _open_store(host: str, port: int, *, is_host: bool, deadline: float, config: Config) -> tuple[Store, bool]:
+def _open_store(endpoint: Endpoint, *, may_serve: bool, deadline: float, config: Config) -> tuple[Store, bool]:
     """The store where the machines meet, and whether this process serves it."""
-    shown, seconds = f"{host}:{port}", config.dist.rendezvous_timeout_seconds
-    if is_host and not _is_in_use(port):
-        return TCPStore(host, port, is_master=True, multi_tenant=True, wait_for_workers=False), True
+    seconds = config.dist.rendezvous_timeout_seconds
+    served = _served(endpoint) if may_serve else None
+    if served is not None:
+        return served, True
     while True:
         try:
             # On the host too: several launchers of one run may share it, as on a workstation that plays a cluster.
             seconds_left = max(_POLL_SECONDS, deadline - time.monotonic())
-            return _connected(host, port, min(seconds_left, 2 * _TRY_SECONDS)), False
+            return _connected(endpoint.target, endpoint.port, min(seconds_left, 2 * _TRY_SECONDS)), False
         except (DistError, RuntimeError, TimeoutError) as error:
-            if is_host:
+            if may_serve:
                 raise LaunchError(
-                    f"dist.rendezvous: port {port} of {socket.gethostname()} is in use by another program; end it, or "
-                    "choose another port, on all machines"
+                    f"dist.rendezvous: port {endpoint.port} of {socket.gethostname()} is in use by another program; "
+                    "end it, or choose another port, on all machines"
                 ) from error
             if time.monotonic() > deadline:
                 raise LaunchError(
-                    f"dist.rendezvous = {shown} did not answer within {seconds:g} seconds "
+                    f"dist.rendezvous = {endpoint.host}:{endpoint.port} did not answer within {seconds:g} seconds "
                     "(dist.rendezvous_timeout_seconds); is the run started on that machine too, and is the port open?"
                 ) from error
             time.sleep(_POLL_SECONDS)
 
 
+def _served(endpoint: Endpoint) -> Store | None:
+    """The store, served by this process; None where the port is in use."""
+    assert endpoint.own, "it is one address of this machine"
+    try:
+        return serve(endpoint.own, endpoint.port, seconds=_READ_SECONDS)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise LaunchError(f"dist.rendezvous: port {endpoint.port} can't be opened here: {error.strerror}") from error
+
+
 def _connected(host: str, port: int, seconds: float) -> Store:
-    """A client of the store.
+    """A client of the store of a run that has not ended.
 
     Raises:
         DistError, RuntimeError, TimeoutError: when nothing, or something else, answers there.
     """
-    timeout = timedelta(seconds=_TRY_SECONDS)
-    store = within(
-        seconds,
-        lambda: TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False),
-    )
+
+    def come() -> Store:
+        store = connect(host, port, seconds=_TRY_SECONDS)
+        if store.check([CLOSED]):
+            raise TimeoutError("the run there has ended")  # The next one, of a sweep, is about to begin.
+        return store
+
+    store = within(seconds, come)
     store.set_timeout(timedelta(seconds=_READ_SECONDS))
     return store
 
 
-def _is_in_use(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return True
-            raise LaunchError(f"dist.rendezvous: port {port} can't be opened here: {error.strerror}") from error
-    return False
-
-
-def _compare(store: Store, config: Config, plan: LaunchPlan, *, own: str | None, deadline: float) -> str:
-    """Wait until all machines are there and agree on their number; returns this machine's address."""
-    seconds = config.dist.rendezvous_timeout_seconds
+def _compare(store: Store, config: Config, plan: LaunchPlan, *, is_server: bool, deadline: float) -> int:
+    """Wait until all machines are there and agree on their number; returns which of them this one is."""
+    seconds, host = config.dist.rendezvous_timeout_seconds, socket.gethostname()
     store.compare_set("runner/run", "", secrets.token_hex(8))
-    wanted = {"nodes": plan.num_nodes, "host": socket.gethostname()}
-    first = json.loads(store.compare_set("runner/first", "", json.dumps(wanted)))
+    wanted = {"nodes": plan.num_nodes, "host": host}
+    first = parse_json(store.compare_set("runner/first", "", json.dumps(wanted)).decode(), "runner/first")
     if first["nodes"] != plan.num_nodes:
-        message = f"{first['host']} has dist.nodes = {first['nodes']}, but {wanted['host']} has {plan.num_nodes}"
+        message = f"{first['host']} has dist.nodes = {first['nodes']}, but {host} has {plan.num_nodes}"
         store.set("runner/refused", message)
     # Only now: whoever sees that all are there also sees what they said.
-    number = store.add("runner/number", 1)
-    store.set(f"runner/machine/{number}", own or "")
+    own = store.add("runner/number", 1)
+    told = {"host": host, "number": config.dist.node_rank, "serves": is_server}
+    store.set(f"runner/machine/{own}", json.dumps(told))
     store.add("runner/machines", 1)
     while not store.check(["runner/refused"]) and store.add("runner/machines", 0) < plan.num_nodes:
         if time.monotonic() > deadline:
@@ -213,12 +213,33 @@ def _compare(store: Store, config: Config, plan: LaunchPlan, *, own: str | None,
         store.set(
             "runner/refused", f"dist.nodes = {plan.num_nodes}, but more machines came: an earlier run still lives?"
         )
+    numbers = _numbered(store, plan.num_nodes) if not store.check(["runner/refused"]) else {}
     if store.check(["runner/refused"]):
-        reason = store.get("runner/refused").decode()
+        reason = printable(store.get("runner/refused").decode())
         with contextlib.suppress(DistError):  # The machine that serves the store has seen that all have read, and left.
             _stay_until_read(store)
         raise LaunchError(f"the machines disagree: {reason}; start all with the same command")
-    return own or _address_towards(_any_other_address(store, plan.num_nodes, number))
+    return numbers[own]
+
+
+def _numbered(store: Store, count: int) -> dict[int, int]:
+    """Which number each machine gets, by the order in which they came: its own, or one that is left.
+
+    Of those without one of their own the machine that serves the store comes first.
+    """
+    everyone = {
+        come: parse_json(store.get(f"runner/machine/{come}").decode(), f"runner/machine/{come}")
+        for come in range(1, count + 1)
+    }
+    numbers = {come: int(told["number"]) for come, told in everyone.items() if told["number"] is not None}
+    for come, told in everyone.items():
+        twin = next((other for other in numbers if other < come and numbers[other] == numbers.get(come)), None)
+        if twin is not None:
+            message = f"{everyone[twin]['host']} and {told['host']} both have dist.node_rank = {numbers[come]}"
+            store.set("runner/refused", message)
+    others = sorted((come for come in everyone if come not in numbers), key=lambda come: not everyone[come]["serves"])
+    free = [number for number in range(count) if number not in numbers.values()]
+    return numbers | dict(zip(others, free, strict=False))
 
 
 def _stay_until_read(store: Store) -> None:
@@ -228,44 +249,3 @@ def _stay_until_read(store: Store) -> None:
     # A disagreement has two sides, of which one may not be counted yet.
     while store.add("runner/readers", 0) < max(2, store.add("runner/machines", 0)) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-
-
-def _any_other_address(store: Store, num_nodes: int, number: int) -> str:
-    others = (n for n in range(1, num_nodes + 1) if n != number)
-    addresses = [store.get(f"runner/machine/{other}").decode() for other in others]
-    return next((address for address in addresses if address), "127.0.0.1")
-
-
-def _own_address(host: str, port: int, *, is_host: bool) -> str | None:
-    """The address by which others reach this machine; None where only another machine's address can tell."""
-    address = _address_towards(host, port)
-    is_loopback = address.startswith("127.") or address == "::1"
-    return None if is_host and is_loopback else address
-
-
-def _address_towards(host: str, port: int = 9) -> str:
-    """This machine's address on the way to another one; sends nothing."""
-    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(target)
-        return str(probe.getsockname()[0])
-
-
-def _interface_of(address: str) -> str | None:
-    """The network interface with this IPv4 address; None where that can't be asked."""
-    for name, known in _interfaces():
-        if known == address:
-            return name
-    return None
-
-
-def _interfaces() -> Iterator[tuple[str, str]]:
-    try:
-        import fcntl  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # an interface without an IPv4 address
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, name.encode()[:15].ljust(256, b"\0"))
-                yield name, socket.inet_ntoa(answer[20:24])

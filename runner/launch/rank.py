@@ -21,9 +21,10 @@ from runner.console import LOGGER, log_to_file
 from runner.device import choose_device, choose_num_threads, count_gpus
 from runner.dist import DistContext
 from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
+from runner.launch.addresses import address_towards, find_endpoint, interface_of, keep_to, loopback_interface
 from runner.launch.failure import correct_record, record_failure, record_lost_owner
 from runner.launch.grace import ended_in_time
-from runner.launch.group import Facts, check_in, facts_of, form_group, meet, seated
+from runner.launch.group import Facts, Seat, check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
 from runner.launch.watch import Watch
 from runner.launch.work import Result, Work
@@ -106,6 +107,7 @@ def _join(task: Task[Result], life: Life, store: Store) -> DistContext:
     facts = _with_device(facts_of(config, task.ready.splits), config, life.local_rank)
     given, space = check_in(store, life.rank, life.world_size, facts, seconds)
     seat = seated(given, life.local_rank)
+    keep_to(_interface(config, seat))
     device = _device(config, seat.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -126,6 +128,17 @@ def _join(task: Task[Result], life: Life, store: Store) -> DistContext:
         mode=task.ready.plan.mode,
         control=control,
     )
+
+
+def _interface(config: Config, seat: Seat) -> str | None:
+    """Where gloo and NCCL shall listen; None where it is for them, or for whoever has started us, to choose."""
+    if seat.is_one_machine:
+        return loopback_interface()
+    if config.dist.endpoint is None:
+        return None
+    endpoint = find_endpoint(*config.dist.endpoint, config.dist.rendezvous_timeout_seconds)
+    own = address_towards(endpoint.host) if endpoint.own is None else endpoint.own
+    return interface_of(own)
 
 
 def _work_and_tell(task: Task[Result], life: Life, dist: DistContext, run_dir: Path, log: Path) -> Result:

@@ -100,7 +100,7 @@ class SubmittedRun:
             attempt = replace(attempt, notes=())  # what was changed for this job has been said
         with StopRequest() as stop:
             with refusals_told(adopted_place()) as passed:
-                ready = preflight(self.config, self.run_dir, is_in_job=True)
+                ready = preflight(self.config, self.run_dir, is_in_job=True, may_download=attempt.may_download)
                 passed.set()
             launch(ready, attempt, folder=self.run_dir, stop=stop)
 

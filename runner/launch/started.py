@@ -14,6 +14,7 @@ from runner import console, run_folder
 from runner.console import FILE_ONLY, LOGGER
 from runner.errors import StoppedOnRequest
 from runner.garbage import collection_over, collection_paused, heap_set_aside
+from runner.launch.addresses import keep_to
 from runner.launch.board import Board
 from runner.launch.failure import record_failure
 from runner.launch.handed import Handed
@@ -47,9 +48,21 @@ class Assignment(Generic[Result]):
     """Where to write, where that was made before the processes; else rank 0 makes it."""
     board: Board
     records: Path
-    """Folder of their error files, until there is a run folder."""
+    """A folder of theirs alone, which others can't enter: of their error files, until there is a run folder."""
     is_shown: bool
     """Whether messages are shown on the terminal."""
+    num_machines: int
+    """Of all that the run uses."""
+    interface: str | None
+    """Network interface by which the machines reach each other."""
+
+    @property
+    def url(self) -> str:
+        """Where the processes of this attempt meet: those of one machine at a file, for which nothing listens."""
+        if self.num_machines > 1:
+            return "env://"
+        # Each attempt has its own: a process that is killed may leave half a line.
+        return f"file://{self.records}/meeting_{os.environ['TORCHELASTIC_RESTART_COUNT']}"
 
 
 def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
@@ -58,6 +71,7 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
     die_with(board.launcher_pid)
     if assignment.is_shown:
         console.set_up()
+    keep_to(assignment.interface)
     place = adopted_place()
     assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
     board.enter(place.local_rank)
@@ -73,7 +87,7 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
                 rank=place.rank,
                 world_size=place.world_size,
                 local_rank=place.local_rank,
-                url="env://",
+                url=assignment.url,
                 stop=stop,
                 on_folder=board.set_folder,
                 on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),

@@ -6,12 +6,14 @@ import contextlib
 import io
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import run_folder
 from runner.attempt import Attempt
+from runner.base.untrusted import printable
 from runner.compose import to_yaml
 from runner.console import LOGGER, log_to_file
 from runner.errors import LaunchError, OutputError
@@ -47,6 +49,10 @@ def submit(ready: Ready, folder: Path | None, attempt: Attempt) -> Submission:
     """
     output_dir = Path(ready.config.output_dir)
     run_dir = (folder or run_folder.make_new(output_dir)).resolve()
+    if printable(str(run_dir)) != str(run_dir):  # It stands in the job's script.
+        raise OutputError(
+            f"{printable(str(run_dir))}: a run that is submitted needs a folder without control characters"
+        )
     if run_folder.is_alive(run_dir):
         raise OutputError(f"{run_dir}: another process is working on this run")
     is_new = not any(run_dir.iterdir())
@@ -95,7 +101,8 @@ def _enqueue(ready: Ready, run_dir: Path, attempt: Attempt) -> tuple[str, Path]:
 
     if not attempt.is_resumed:
         run_folder.RunFolder(run_dir).write("config.yaml", to_yaml(ready.config))
-    executor = SlurmExecutor(run_dir / "logs")
+    # -P: the folder in which the job was typed is no place to import from.
+    executor = SlurmExecutor(run_dir / "logs", python=f"{shlex.quote(sys.executable)} -P")
     executor.update_parameters(**_parameters(ready.config, ready.plan))
     told = io.StringIO()  # submitit prints what sbatch says against it; it is told below
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner.model.architectures import build_architecture
-from runner.model.build import BuiltModel, build_model
+from runner.model.build import BuiltModel, StartingWeights, build_model
 from runner.model.catalogue import WeightsPreprocessing, weights_preprocessing
 from runner.model.check import check_model
 from runner.model.head import head_of
@@ -12,6 +12,7 @@ from runner.model.trained import check_trained, read_trained
 
 __all__ = [
     "BuiltModel",
+    "StartingWeights",
     "WeightsPreprocessing",
     "build_architecture",
     "build_model",

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from runner.errors import InvalidModelError
 from runner.model.architectures import build_architecture
 from runner.model.catalogue import torchvision_weights
-from runner.model.download import cached_path
+from runner.model.download import cached_path, fetch
 from runner.model.fit import load_into
 from runner.model.head import head_of
 from runner.model.state_dict import read_weights_file
@@ -21,7 +21,12 @@ from runner.schema.model import CustomConfig, ModelConfig
 
 
 def check_model(
-    config: ModelConfig, num_classes: int, *, image_size: int | None = None, needs_head: bool = False
+    config: ModelConfig,
+    num_classes: int,
+    *,
+    image_size: int | None = None,
+    needs_head: bool = False,
+    has_to_be_here: bool = False,
 ) -> None:
     """Find what `build_model` would refuse. Leaves torch's CPU generator as it was.
 
@@ -33,6 +38,7 @@ def check_model(
         num_classes: number of classes of the data.
         image_size: side of the square training images in pixels; if given, two images are sent through the model.
         needs_head: whether the head must be told from the backbone, as for freezing the latter.
+        has_to_be_here: whether weights that torchvision would have to download are refused.
 
     Raises:
         InvalidModelError: as `build_model`; also for images that the model can't take, outputs that are not one tensor
@@ -47,6 +53,9 @@ def check_model(
             _check_outputs(module, config, num_classes, image_size)
         if needs_head:
             head_of(module, config)
+        named = torchvision_weights(config)
+        if named is not None and has_to_be_here:
+            fetch(named, may_download=False)
         path = _weights_at_hand(config)
         if path is not None:
             weights = read_weights_file(path, shapes_only=True)

@@ -21,19 +21,24 @@ def cached_path(weights: WeightsEnum) -> Path:
     return Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
 
 
-def fetch(weights: WeightsEnum) -> Path:
-    """The file of these weights, downloaded into torch.hub's cache if it is not there yet.
+def fetch(weights: WeightsEnum, *, may_download: bool = True) -> Path:
+    """The file of these weights, downloaded into torch.hub's cache if it is not there yet and may be.
 
     Of several processes the first one downloads while the others wait, so that eight ranks download once; torch.hub
     writes under a name of its own and renames. A file in the cache is taken as it is; a download must have the SHA-256
     whose beginning stands in its name, as torch.hub demands.
 
     Raises:
-        InvalidModelError: when it can't be downloaded; names the address, the file to place and the folder.
+        InvalidModelError: when it may not or can't be downloaded; names the address, the file and the folder.
     """
     path = cached_path(weights)
     if path.exists():
         return path
+    if not may_download:
+        raise InvalidModelError(
+            f"model.weights = {weights.name!r}: they are not in {path.parent}, and a saved config downloads nothing; "
+            f"type model.weights={weights.name} to download {weights.url}, or place it there as {path.name}"
+        )
     digest = re.search(r"-([a-f0-9]+)\.", path.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

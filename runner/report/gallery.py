@@ -122,7 +122,7 @@ def _source(run: PastRun, splits: Splits | None) -> tuple[ImageSource | None, st
     """The split that was evaluated, or why its images can't be shown."""
     try:
         if splits is None:
-            config = load_saved(run.path)
+            config = load_saved(run.path, only_reads=True)
             splits = open_splits(resolve_paths(config.data), config.seed, may_fetch=False)
     except RunnerError as error:
         return None, f"The images can't be shown, because the data can't be opened: {error}"

@@ -125,6 +125,9 @@ class TorchvisionData(_Data):
     """Where images come from; set by the option of the group."""
     name: TorchvisionDatasetName
     """Name of the data set in torchvision.datasets."""
+    download: bool
+    """Download the data set where data.root has it not; a saved config (resume, runs repeat) downloads only where this
+    is typed again."""
 
 
 class SyntheticData(_Data):

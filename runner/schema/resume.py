@@ -19,6 +19,7 @@ _HARMLESS = (
     "data.val",
     "data.test",
     "data.workers",
+    "data.download",
     "data.index_cache",
     # What it leaves out is part of the data set's fingerprint.
     "data.exclude",

@@ -33,6 +33,10 @@ _SET_BY = {
 }
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
 class SlurmConfig(Section):
     """What dist=slurm asks SLURM for; without meaning for the other launchers."""
 
@@ -67,6 +71,21 @@ class SlurmConfig(Section):
         # As of any section; only the dict has none by itself.
         return hash(self.model_dump_json())
 
+    @field_validator("job_name", "partition", "account", "constraint")
+    @classmethod
+    def _is_one_line(cls, text: str | None) -> str | None:
+        # Into the job's script, where a second line would be a command.
+        if text is not None and _CONTROL.search(text):
+            raise ValueError("must be one line without control characters")
+        return text
+
+    @field_validator("setup")
+    @classmethod
+    def _are_lines(cls, setup: tuple[str, ...]) -> tuple[str, ...]:
+        if any(_CONTROL.search(line.replace("\t", " ")) for line in setup):
+            raise ValueError("must be a list of single lines, one command each, without control characters")
+        return setup
+
     @field_validator("mem")
     @classmethod
     def _is_an_amount(cls, mem: str | None) -> str | None:
@@ -77,7 +96,11 @@ class SlurmConfig(Section):
     @field_validator("extra")
     @classmethod
     def _is_not_set_elsewhere(cls, extra: Mapping[str, object]) -> Mapping[str, object]:
-        for name in extra:
+        for name, value in extra.items():
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"must not have {name!r}: names are long ones of sbatch, such as qos or mail-type")
+            if isinstance(value, str) and _CONTROL.search(value):
+                raise ValueError(f"must have no control characters in the value of {name!r}")
             owner = _SET_BY.get(name.replace("_", "-"))
             if owner is not None:
                 raise ValueError(f"must not have {name!r}, which is set by {owner}")

@@ -15,6 +15,7 @@ _WITHOUT_EFFECT = (
     "output_dir",
     "sweep",
     "data.workers",
+    "data.download",
     "trainer.print_every",
     "trainer.checkpoint_every",
     "trainer.checkpoint_minutes",

@@ -76,6 +76,7 @@ class Pool:
             process = subprocess.Popen(
                 [
                     sys.executable,
+                    "-P",
                     "-m",
                     "runner.sweep.trial",
                     str(self.folder.path),

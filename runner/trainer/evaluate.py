@@ -128,9 +128,9 @@ class _Sums:
         count, correct, correct_top5, unscored, skipped = (
             int(value) for value in dist.sum(torch.cat((self.counts, num_bad))).tolist()
         )
-        bad = sorted(dist.gather(self.bad)) if skipped else []
+        bad = sorted(BadImage(*item) for item in dist.gather(self.bad)) if skipped else []
         if unscored:
-            nameless = sorted(dist.gather(self._unscored()))
+            nameless = sorted(BadImage(*item) for item in dist.gather(self._unscored()))
             if count == 0 or not self.batches.skips_bad:
                 raise _not_finite(nameless, count + unscored)
             bad = sorted((*bad, *nameless))

@@ -273,7 +273,7 @@ class Trainer:
         Raises:
             InvalidDatasetError: too many images are bad.
         """
-        everywhere = sorted(self.dist.gather(bad))
+        everywhere = sorted(BadImage(*item) for item in self.dist.gather(bad))
         self.bad_train.meet(everywhere)
         if len(everywhere) == num_images:
             self.optimizer.zero_grad(set_to_none=True)

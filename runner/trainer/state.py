@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FORMAT = 1
 _NUM_NEXT_IDS = 64
+_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def tensors_of(trainer: Trainer) -> dict[str, dict[str, torch.Tensor]]:
@@ -95,7 +96,7 @@ def share_checkpoint(checkpoint: Checkpoint | None, dist: DistContext) -> Checkp
     outline = None
     if checkpoint is not None:
         shapes = {
-            stem: {name: (tuple(value.shape), value.dtype) for name, value in group.items()}
+            stem: {name: (list(value.shape), str(value.dtype)) for name, value in group.items()}
             for stem, group in checkpoint.tensors.items()
         }
         outline = (checkpoint.name, checkpoint.state, shapes)
@@ -105,7 +106,7 @@ def share_checkpoint(checkpoint: Checkpoint | None, dist: DistContext) -> Checkp
     name, state, shapes = outline
     if checkpoint is None:
         tensors = {
-            stem: {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in group.items()}
+            stem: {name: torch.empty(shape, dtype=_DTYPES[dtype]) for name, (shape, dtype) in group.items()}
             for stem, group in shapes.items()
         }
         checkpoint = Checkpoint(name=name, state=state, tensors=tensors)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.launch.addresses import other_addresses
 from runner.run_folder import is_alive
 from tests.cluster.conftest import CPU_JOB, SMALL, command_output, parse, wait_for, why_not
+from tests.listening import is_loopback, listening
 
 REASON = why_not("srun", "sbatch", "scontrol")
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(REASON is not None, reason=REASON or "")]
@@ -38,6 +40,17 @@ def test_srun_over_two_nodes_trains_one_run(start, tiny, tmp_path):
     start(("srun", "--nodes=2", "--ntasks=2"), tiny(*SMALL))
     (record,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/run.json")]
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 2, "adopted")
+
+
+def test_ranks_of_srun_and_of_a_job_on_one_machine_listen_at_loopback_only(submit, tmp_path):
+    """Both nodes are this machine, under a name that is a loopback address here."""
+    run = submit("dist.nodes=2", "trainer.epochs=1000", *LONG)
+    run.wait_for_epoch(1)
+    found = listening(processes_of(run.folder))
+    assert found
+    others = {address for address, _ in found if not is_loopback(address)}
+    assert others <= set(other_addresses()), "the store is at one address, where others would find it"
+    assert {address for address, port in found if port < 32768} <= set(other_addresses())
 
 
 def test_a_submitted_run_trains_on_two_nodes(submit, tmp_path):
@@ -90,7 +103,8 @@ def limit_soon(job_id):
 @pytest.mark.timeout(500)
 def test_the_life_of_a_run(submit, start):
     """Its time limit, an operator's requeue, its owner's cancel and resume: one folder, no epoch lost or twice."""
-    run = submit("dist.slurm.time_minutes=60", "dist.slurm.warning_seconds=10", "trainer.epochs=1000", *LONG)
+    limits = ("dist.slurm.time_minutes=60", "dist.slurm.warning_seconds=10")
+    run = submit(*limits, "trainer.epochs=1000", *LONG)
     said = run.folder / "logs" / f"{run.job_id}_0_log.out"
     run.wait_for_epoch(1)
     limit_soon(run.job_id)
@@ -114,7 +128,13 @@ def test_the_life_of_a_run(submit, start):
     assert run.log.count("stopped on SIGTERM") == 2
 
     steps = 20 * (len(run.epochs) + 2)
-    (again,) = parse(start((), ["resume", f"run={run.folder}", f"trainer.max_steps={steps}"]).stdout)
+    typed = ["resume", f"run={run.folder}", f"trainer.max_steps={steps}"]
+    refused = start((), typed, is_well=False)
+    assert (
+        "the saved config would submit a job to SLURM, which it does only where that is typed again" in refused.stderr
+    )
+    job = [item for item in CPU_JOB if item.startswith("dist")]
+    (again,) = parse(start((), [*typed, *job, *limits]).stdout)
     assert again.folder == run.folder and again.job_id != run.job_id
     run.wait_for_status("completed")
     assert run.record["attempts"] == 4

@@ -20,7 +20,7 @@ def others(run_dir):
 
 
 def test_a_repeated_run_equals_the_first_bit_for_bit(original, caplog):
-    assert run([f"run={original}"]) == 0
+    assert run([f"run={original}", f"output_dir={original.parents[1]}"]) == 0
     (repeated,) = others(original)
     digests = [sha256_of(path / "model" / "model.safetensors") for path in (original, repeated)]
     assert digests[0] == digests[1]

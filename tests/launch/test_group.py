@@ -91,6 +91,21 @@ def test_by_a_file(tmp_path):
     assert check_in(store, 0, 1, facts(), 5.0)[0].local_rank == 0
 
 
+@pytest.mark.parametrize(("networks", "is_one"), [(("x", "x"), True), (("x", "y"), False), (("", ""), False)])
+def test_processes_that_share_a_loopback_interface_are_told(networks, is_one):
+    seats = answers([facts(network=network) for network in networks])
+    assert [seat.is_one_machine for seat in seats] == [is_one, is_one]
+
+
+@pytest.mark.parametrize("told", ["[1]", "no JSON", '{"seats": []}', "\udcff"])
+def test_an_answer_that_no_process_gives_is_named(told):
+    store = torch.distributed.HashStore()
+    store.set("runner/open", "x")
+    torch.distributed.PrefixStore("runner/x", store).set("answer", told.encode("utf-8", "surrogateescape"))
+    with pytest.raises(LaunchError, match="somebody else writes there"):
+        check_in(store, 1, 2, facts(), 20.0)
+
+
 def test_devices_of_two_kinds_end_all():
     on_gpu, on_cpu = facts(device="cuda"), facts(host="b", device="cpu")
     for error in answers([on_gpu, on_gpu, on_cpu]):

@@ -3,9 +3,11 @@
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import runner
 from runner.errors import ConfigError, LaunchError
@@ -163,6 +165,10 @@ def test_a_process_of_the_job_submits_nothing():
         ("dist.slurm.extra.ntasks_per_node=3", "set by dist.procs_per_node"),
         ("dist.slurm.extra.output=x", "logs go into the run folder"),
         ("dist.slurm.partitoin=x", "did you mean dist.slurm.partition?"),
+        ('dist.slurm.job_name="x\ny"', "one line without control characters"),
+        ('dist.slurm.setup=["x\ny"]', "a list of single lines"),
+        ('dist.slurm.extra={qos: "x\ny"}', "no control characters in the value of 'qos'"),
+        ("+dist.slurm.extra.Wrap=x", "long ones of sbatch"),
         ("dist.slurm.time_minutes=0", "at least 1"),
     ],
 )
@@ -187,7 +193,7 @@ def squeue(sbatch, monkeypatch):
 def test_a_run_that_was_cancelled_in_the_queue_is_submitted_again(squeue, tiny, run_cli):
     squeue()
     run = submitted(tiny("dist=slurm"))
-    done = run_cli("resume", f"run={run.run_dir}", "trainer.epochs=7")
+    done = run_cli("resume", f"run={run.run_dir}", "dist=slurm", "trainer.epochs=7")
     assert done.returncode == 0, done.stderr
     assert f"{run.run_dir}, which had not begun" in done.stdout and "submitted   job 12" in done.stdout
     assert "epochs: 7" in (run.run_dir / "config.yaml").read_text()
@@ -199,10 +205,51 @@ def test_a_run_that_was_cancelled_in_the_queue_is_submitted_again(squeue, tiny, 
 def test_a_run_whose_job_waits_is_not_submitted_twice(squeue, tiny, run_cli):
     squeue(11, 12)
     run = submitted(tiny("dist=slurm"))
-    done = run_cli("resume", f"run={run.run_dir}")
+    done = run_cli("resume", f"run={run.run_dir}", "dist=slurm")
     assert done.returncode == 2
     assert f"LaunchError: job 12 of {run.run_dir} is still in SLURM's queue" in done.stderr
     assert (run.run_dir / "config.yaml").is_file(), "what was prepared is kept"
+
+
+def test_a_saved_config_submits_nothing_unless_that_is_typed_again(squeue, tiny, run_cli, tmp_path):
+    squeue()
+    evil = tmp_path / "evil"
+    run = submitted(tiny("dist=slurm", "dist.slurm.partition=gpu", f"dist.slurm.setup=[touch {evil}]"))
+    (tmp_path / "bin" / "script").unlink()
+    done = run_cli("resume", f"run={run.run_dir}", "trainer.epochs=7")
+    assert done.returncode == 2
+    assert "ConfigError: dist.launcher, dist.slurm.partition, dist.slurm.setup: the saved config would" in done.stderr
+    assert f"""type: dist=slurm dist.slurm.partition=gpu 'dist.slurm.setup=["touch {evil}"]';""" in done.stderr
+    assert not (tmp_path / "bin" / "script").exists()
+    line = shlex.split(done.stderr.partition("type: ")[2].partition("; to go on")[0])
+    done = run_cli("resume", f"run={run.run_dir}", *line)
+    assert done.returncode == 0, done.stderr
+    assert f"touch {evil}\n" in (tmp_path / "bin" / "script").read_text(), "its owner has typed it"
+
+
+def test_the_job_imports_nothing_from_the_folder_in_which_it_was_typed(sbatch, tiny):
+    place = sbatch()
+    submitted(tiny("dist=slurm"))
+    assert f"{sys.executable} -P -u -m submitit.core._submit" in (place / "script").read_text()
+
+
+@pytest.mark.parametrize(
+    "what", ["job_name", "partition", "account", "constraint", "setup", "extra", "a name in extra"]
+)
+def test_no_value_of_a_saved_config_is_a_line_of_the_job(sbatch, tiny, tmp_path, run_cli, what):
+    place = sbatch()
+    run = submitted(tiny("dist=slurm"))
+    (place / "script").unlink()
+    saved = yaml.safe_load((run.run_dir / "config.yaml").read_text())
+    evil = f"x\ntouch {tmp_path}/evil\n"
+    values = {"setup": [evil], "extra": {"qos": evil}, "a name in extra": {evil: "x"}}
+    saved["dist"]["slurm"]["extra" if what == "a name in extra" else what] = values.get(what, evil)
+    (run.run_dir / "config.yaml").write_text(yaml.safe_dump(saved))
+    for typed in ([], ["dist.launcher=submitted"]):
+        done = run_cli("resume", f"run={run.run_dir}", *typed)
+        assert done.returncode == 2
+        assert "ConfigError" in done.stderr and "Traceback" not in done.stderr
+        assert not (place / "script").exists()
 
 
 def test_a_run_at_work_is_not_submitted_again(sbatch, tiny, tmp_path):
