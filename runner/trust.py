@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from runner.base.untrusted import printable
@@ -31,6 +32,13 @@ OF_THIS_MACHINE = "dist.node_rank"
 """Differs between the machines of a run, so that the saved one is of no use."""
 WEIGHTS = "model.weights"
 """Names what is downloaded, where it is no file and not in torch's cache: see :func:`is_typed`."""
+OF_A_SWEEP = (
+    *("dist.launcher", "dist.slurm", "dist.nodes", "dist.rendezvous", OF_THIS_MACHINE),
+    *("sweep.storage", "data.download", "hydra.launcher"),
+)
+"""Keys by which the saved command of a sweep would reach beyond its folder, and sections of such keys."""
+HARMLESS_OPTIONS = {"dist": ("default",), "hydra/launcher": ("trials", "basic", "joblib", "submitit_local")}
+"""Of groups that decide who starts processes, the options that start them on this machine."""
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.:@%+-]*")
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")
 
@@ -72,6 +80,30 @@ def trusted(
         _refuse(untyped, safe, defaults, "connect with other machines", *OF_MACHINES)
     safe = _forgotten(safe, "dist.rendezvous", defaults, overrides)
     return _forgotten(safe, OF_THIS_MACHINE, defaults, overrides)
+
+
+def reaches_beyond(override: str) -> bool:
+    """Whether an override of a sweep's command decides who is asked for machines, or what is written to elsewhere."""
+    key, _, value = override.lstrip("+~").partition("=")
+    group = key.partition("@")[0]
+    return value not in HARMLESS_OPTIONS[group] if group in HARMLESS_OPTIONS else _is_under(group, OF_A_SWEEP)
+
+
+def refuse_untyped(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Refuse what the saved command of a sweep would do beyond its folder.
+
+    Args:
+        overrides: of the saved command, without those that were typed again.
+        folders: of configs that it names, without those that were typed again; their experiments might say anything.
+
+    Raises:
+        ConfigError: there are some; it says what to type.
+    """
+    again = [*(f"--config-dir={folder}" for folder in folders), *filter(reaches_beyond, overrides)]
+    if again:
+        shown = " ".join(shlex.quote(printable(item)) for item in again)
+        message = "the saved command of this sweep has what is taken only where it is typed again"
+        raise ConfigError([Problem(key="", message=message, hint=f"if that is what you want, type: {shown}")])
 
 
 def _forgotten(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runner.attempt import Attempt
@@ -11,8 +12,9 @@ from runner.base.within_folder import refuse_ways_out
 from runner.commands.call import read_call
 from runner.commands.train import train_job_of_sweep
 from runner.compose import compose_jobs
+from runner.config.arguments import read_command_line
 from runner.console import LOGGER, show
-from runner.errors import EXIT_DONE, ConfigError, Problem
+from runner.errors import EXIT_DONE, ConfigError, OutputError, Problem, UsageError
 from runner.preflight import preflight
 from runner.run_folder import finished_epochs, is_waiting, read_record
 from runner.saved import load_saved
@@ -21,7 +23,7 @@ from runner.schema.calls import ResumeCall
 from runner.schema.resume import changes, judge_changes
 from runner.stop import StopRequest
 from runner.sweep.folder import SweepFolder, is_sweep
-from runner.trust import WEIGHTS, is_typed
+from runner.trust import WEIGHTS, is_typed, reaches_beyond, refuse_untyped
 
 # Keys that may give a completed run something more to do.
 _LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
@@ -40,11 +42,16 @@ def run(argv: list[str]) -> int:
 
 
 def _resume(argv: list[str], stop: StopRequest) -> int:
-    call, overrides = read_call("resume", ResumeCall, argv)
+    line = read_command_line(argv)
+    if line.is_multirun or line.flags:
+        raise UsageError("resume takes KEY=VALUE, and --config-dir FOLDER for a sweep that was started with it")
+    call, overrides = read_call("resume", ResumeCall, line.overrides)
     run_dir = typed_path(call.run, "run").resolve()
     refuse_ways_out(run_dir)
     if is_sweep(run_dir):
-        return _resume_sweep(run_dir, overrides)
+        return _resume_sweep(run_dir, overrides, line.folders)
+    if line.folders:
+        raise UsageError("--config-dir is for new runs and for sweeps; a run goes on with its saved config")
     if is_waiting(run_dir):
         return _begin(run_dir, load_saved(run_dir, overrides), overrides, stop)
     record = read_record(run_dir)
@@ -81,22 +88,42 @@ def _launch(run_dir: Path, config: Config, attempt: Attempt, stop: StopRequest) 
     launch(ready, attempt, folder=run_dir, stop=stop)
 
 
-def _resume_sweep(folder: Path, overrides: list[str]) -> int:
-    """Carry out the command of a sweep again, in the folder that it was typed in: only what is missing is trained."""
+def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -> int:
+    """Carry out the command of a sweep again, in the folder that it was typed in: only what is missing is trained.
+
+    The folder may come from elsewhere: of its command, what reaches beyond it has to be typed again.
+    """
     problems = [
-        Problem(key=override.partition("=")[0], message="a sweep takes only sweep.KEY=VALUE when it goes on")
+        Problem(
+            key=override.partition("=")[0],
+            message="a sweep that goes on takes sweep.KEY=VALUE, and what of its command has to be typed again",
+        )
         for override in overrides
-        if not override.lstrip("+").startswith("sweep.")
+        if not override.lstrip("+").startswith("sweep.") and not reaches_beyond(override)
     ]
     if problems:
         raise ConfigError(problems)
     record = SweepFolder(folder).record()
-    before = [item for item in record["argv"] if not item.lstrip("+").startswith(("sweep.dir=", "hydra.sweep.dir="))]
-    changed = {override.lstrip("+").partition("=")[0] for override in overrides}
-    kept = [item for item in before if item.lstrip("+").partition("=")[0] not in changed]
-    with contextlib.chdir(record["cwd"]):
-        compose_jobs([*kept, f"sweep.dir={folder}", *overrides], train_job_of_sweep)
+    with _in_folder(record["cwd"], folder):
+        before = read_command_line(record["argv"])
+        changed = {_key(override) for override in (*overrides, "sweep.dir", "hydra.sweep.dir")}
+        kept = [item for item in before.overrides if _key(item) not in changed]
+        refuse_untyped(kept, [place for place in before.folders if place not in folders])
+        flags = [f"--config-dir={place}" for place in folders]
+        compose_jobs(["-m", *flags, *kept, f"sweep.dir={folder}", *overrides], train_job_of_sweep)
     return EXIT_DONE
+
+
+@contextlib.contextmanager
+def _in_folder(cwd: str, sweep: Path) -> Iterator[None]:
+    if not Path(cwd).is_dir():
+        raise OutputError(f"{sweep} was started in {cwd}, which is no folder here; type its command again")
+    with contextlib.chdir(cwd):
+        yield
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def _is_longer(saved: Config, wanted: Config) -> bool:

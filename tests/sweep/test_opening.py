@@ -9,7 +9,7 @@ import pytest
 
 from runner.commands.resume import run as resume
 from runner.compose import Job, compose_jobs
-from runner.errors import OutputError
+from runner.errors import ConfigError, OutputError, RunnerError
 from runner.sweep.folder import SweepFolder
 
 BEGUN = ("optimizer.lr=0.1,0.2", "trainer.epochs=3")
@@ -112,3 +112,35 @@ def test_a_place_that_can_not_be_written_is_named_by_its_key(sweep, tmp_path, pl
 
 def test_combinations_that_are_the_same_are_trained_once(sweep):
     assert sweep("optimizer.lr=0.1,1e-1,0.2,0.1", "model=resnet18,resnet18") == [0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "dist=slurm",
+        "++dist.slurm.setup=[touch made]",
+        "dist.rendezvous=host.example.org:29500",
+        "hydra/launcher=submitit_slurm",
+        "hydra.launcher.partition=x",
+        "sweep.storage=postgresql://host/db",
+        "--config-dir=.",
+    ],
+)
+def test_a_received_command_reaches_nothing_that_is_not_typed_again(tmp_path, typed):
+    (tmp_path / "theirs").mkdir()
+    record = {"format": 1, "argv": ["-m", typed, "optimizer.lr=0.1,0.2"], "cwd": str(tmp_path)}
+    record |= {"start": "2026-11-22T00:00:00+00:00", "metrics": ["val_top1"], "directions": ["maximize"]}
+    (tmp_path / "theirs" / "sweep.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match="typed again") as caught:
+        resume([f"run={tmp_path / 'theirs'}"])
+    assert typed.lstrip("+").split()[0].removesuffix(".") in str(caught.value)
+    assert {path.name for path in tmp_path.rglob("*")} == {"theirs", "sweep.json"}
+
+
+@pytest.mark.parametrize("flag", ["--experimental-rerun=x.pickle", "--config-path=/x", "--cfg"])
+def test_a_received_command_has_no_other_flags(tmp_path, flag):
+    record = {"format": 1, "argv": ["-m", flag, "job"], "cwd": str(tmp_path), "metrics": [], "directions": []}
+    record |= {"start": "2026-11-22T00:00:00+00:00"}
+    (tmp_path / "sweep.json").write_text(json.dumps(record))
+    with pytest.raises(RunnerError):
+        resume([f"run={tmp_path}"])
