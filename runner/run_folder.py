@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runner.errors import CheckpointError, OutputError
-from runner.files import append_line, lock_file, named_write_errors, write_atomic, write_json
+from runner.files import ReservedFile, append_line, as_json, lock_file, named_write_errors, write_atomic, write_json
 
 Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 _NAME_ATTEMPTS = 100
+_ROOM_FOR_THE_END = 64 << 10  # bytes that the record may grow by: the error, warnings, results
 
 
 def new_name(now: datetime | None = None) -> Path:
@@ -89,6 +90,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.record: dict[str, Any] = {}
+        self._room_for_the_end: ReservedFile | None = None
 
     @property
     def is_open(self) -> bool:
@@ -120,15 +122,18 @@ class RunFolder:
 
     def begin(self, facts: dict[str, Any]) -> None:
         """Record that a run starts: status `running`, start time, and whatever explains the run."""
-        self.record = {"status": "running", "attempts": 1, **facts, "start": timestamp(), "end": None}
-        self.record |= {"best": None, "test": None, "error": None}
+        record = {"status": "running", "attempts": 1, **facts, "start": timestamp(), "end": None}
+        self._reserve(record)
+        self.record = {**record, "best": None, "test": None, "error": None}
         self._save()
 
     def reopen(self, attempt: dict[str, Any], best: dict[str, Any] | None) -> None:
         """Record that a run goes on: one more attempt, with what was typed for it, and the best it goes on with."""
-        self.record = read_record(self.path)
-        number = self.record["attempts"] + 1
-        resumes = [*self.record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
+        record = read_record(self.path)
+        self._reserve(record)
+        self.record = record
+        number = record["attempts"] + 1
+        resumes = [*record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
         self.update(status="running", attempts=number, resumes=resumes, best=best, test=None, end=None, error=None)
 
     def cut_metrics(self, num_epochs: int) -> None:
@@ -153,12 +158,22 @@ class RunFolder:
         self._save()
 
     def end(self, status: Status, error: dict[str, Any] | None = None) -> None:
-        """Record how the run ended."""
-        self.update(status=status, end=timestamp(), error=error)
+        """Record how the run ended; on a full disk too, where this process has recorded its begin."""
+        self.record |= {"status": status, "end": timestamp(), "error": error}
+        if self._room_for_the_end is None:
+            self._save()
+            return
+        room, self._room_for_the_end = self._room_for_the_end, None
+        room.become(as_json(self.record))
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add the metrics of one epoch."""
         append_line(self.metrics_file, json.dumps(row, allow_nan=False))
+
+    def _reserve(self, record: dict[str, Any]) -> None:
+        # A disk that fills up ends the run, and no new file could say so.
+        num_bytes = len(as_json(record)) + _ROOM_FOR_THE_END
+        self._room_for_the_end = ReservedFile(self.path / "run.json", num_bytes)
 
     def _save(self) -> None:
         write_json(self.path / "run.json", self.record)

@@ -49,6 +49,28 @@ def test_the_record_follows_the_run(tmp_path):
     assert record["end"] >= record["start"]
 
 
+def test_the_end_finds_room_on_a_full_disk(tmp_path, full_disk):
+    folder = RunFolder(tmp_path)
+    folder.begin({"command": "x"})
+    full_disk.fill()
+    with pytest.raises(OutputError, match="No space left"):
+        folder.update(best=None)
+    error = {"name": "OutputError", "message": "y" * 10_000, "rank": 0}
+    folder.end("failed", error)
+    assert (read_record(tmp_path)["status"], read_record(tmp_path)["error"]) == ("failed", error)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    full_disk.free()
+    RunFolder(tmp_path).reopen({"overrides": []}, best=None)
+    assert (read_record(tmp_path)["status"], read_record(tmp_path)["attempts"]) == ("running", 2)
+
+
+def test_a_run_does_not_begin_where_its_end_finds_no_room(tmp_path, full_disk):
+    full_disk.fill()
+    with pytest.raises(OutputError, match=r"run\.json can't be written: No space left"):
+        RunFolder(tmp_path).begin({})
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("content", [None, "", "{", "[]"])
 def test_a_folder_that_is_no_run_is_named(tmp_path, content):
     if content is not None:

@@ -21,7 +21,7 @@ from runner.console import LOGGER, log_to_file
 from runner.device import check_sync_batchnorm, choose_device, choose_num_threads, count_gpus
 from runner.dist import DistContext
 from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
-from runner.launch.failure import correct_record, record_failure, record_lost_owner
+from runner.launch.failure import FailureRecord, correct_record, record_failure, record_lost_owner
 from runner.launch.grace import ended_in_time
 from runner.launch.group import Facts, check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
@@ -55,8 +55,8 @@ class Life:
     stop: StopRequest
     on_folder: Callable[[Path], None]
     """Called with the folder that holds the logs of this machine."""
-    on_failure: Callable[[], None]
-    """Called when this process is about to end by itself because it stalls."""
+    on_failure: Callable[[FailureRecord], None]
+    """Called with the reason when this process is about to end by itself because it stalls."""
 
 
 def live(task: Task[Result], life: Life) -> Result:
@@ -249,6 +249,6 @@ def _tell_end(task: Task[Result], life: Life, log: Path, error: RunnerError) -> 
     record = record_failure(life.rank, error, log)
     LOGGER.error("%s", error)
     record.write(log.parent)
-    life.on_failure()
+    life.on_failure(record)
     if life.rank == 0:
         correct_record(log.parents[1], record, task.work.num_earlier)
