@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from runner.errors import CheckpointError, OutputError
 from runner.files import ReservedFile, append_line, as_json, lock_file, named_write_errors, write_atomic, write_json
+from runner.timeline import Timeline, read_moment, written
 
 Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 _NAME_ATTEMPTS = 100
@@ -90,6 +91,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.record: dict[str, Any] = {}
+        self._timeline: Timeline | None = None
         self._room_for_the_end: ReservedFile | None = None
 
     @property
@@ -122,7 +124,9 @@ class RunFolder:
 
     def begin(self, facts: dict[str, Any]) -> None:
         """Record that a run starts: status `running`, start time, and whatever explains the run."""
-        record = {"status": "running", "attempts": 1, **facts, "start": timestamp(), "end": None}
+        self._timeline = Timeline()
+        start = written(self._timeline.now())
+        record = {"status": "running", "attempts": 1, **facts, "start": start, "end": None}
         self._reserve(record)
         self.record = {**record, "best": None, "test": None, "error": None}
         self._save()
@@ -132,8 +136,10 @@ class RunFolder:
         record = read_record(self.path)
         self._reserve(record)
         self.record = record
+        self._timeline = Timeline(_moments_in(record))
         number = record["attempts"] + 1
-        resumes = [*record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
+        start = written(self._timeline.now())
+        resumes = [*record.get("resumes", []), {"attempt": number, "start": start, **attempt}]
         self.update(status="running", attempts=number, resumes=resumes, best=best, test=None, end=None, error=None)
 
     def cut_metrics(self, num_epochs: int) -> None:
@@ -159,7 +165,8 @@ class RunFolder:
 
     def end(self, status: Status, error: dict[str, Any] | None = None) -> None:
         """Record how the run ended; on a full disk too, where this process has recorded its begin."""
-        self.record |= {"status": status, "end": timestamp(), "error": error}
+        timeline = self._timeline or Timeline(_moments_in(self.record))
+        self.record |= {"status": status, "end": written(timeline.now()), "error": error}
         if self._room_for_the_end is None:
             self._save()
             return
@@ -226,6 +233,13 @@ def read_record(run_dir: Path) -> dict[str, Any]:
     return record
 
 
+def _moments_in(record: dict[str, Any]) -> list[datetime]:
+    """All moments that a record tells of."""
+    resumes = record.get("resumes", [])
+    told = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in resumes)]
+    return [moment for moment in map(read_moment, told) if moment is not None]
+
+
 def finished_epochs(run_dir: Path) -> int:
     """How many epochs a run has finished and saved: what its newest checkpoint says, 0 before the first."""
     found = [path.name.partition("-")[0] for path in run_dir.glob("checkpoints/*-*") if path.is_dir()]
@@ -251,7 +265,7 @@ def is_waiting(run_dir: Path) -> bool:
 
 def timestamp() -> str:
     """Now, in UTC, as ISO 8601 with seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return written(datetime.now(UTC))
 
 
 def submitted_jobs(run_dir: Path) -> set[str]:
