@@ -234,9 +234,10 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 
 
 def _moments_in(record: dict[str, Any]) -> list[datetime]:
-    """All moments that a record tells of."""
-    resumes = record.get("resumes", [])
-    told = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in resumes)]
+    """All moments that a record tells of, whatever else it holds."""
+    resumes = record.get("resumes")
+    attempts = [attempt for attempt in resumes if isinstance(attempt, dict)] if isinstance(resumes, list) else []
+    told = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in attempts)]
     return [moment for moment in map(read_moment, told) if moment is not None]
 
 

@@ -123,6 +123,14 @@ def test_no_attempt_ends_before_it_starts_though_the_clock_is_set_back(tmp_path,
     assert caplog.text.count("was set back") == 1
 
 
+@pytest.mark.parametrize("resumes", [None, 7, [7, {}, {"start": 7}, {"start": "9999-12-31T23:59:59-23:59"}]])
+def test_times_that_are_none_are_passed_over(tmp_path, clock, resumes):
+    folder = RunFolder(tmp_path)
+    folder.record = {"status": "running", "attempts": 1, "start": "long ago", "resumes": resumes}
+    folder.end("failed")
+    assert read_record(tmp_path)["end"] == "2026-01-02T00:00:00+00:00"
+
+
 def test_whoever_records_the_end_of_another_process_knows_its_start(tmp_path, clock):
     RunFolder(tmp_path).begin({})
     clock.set_back(hours=1)

@@ -164,7 +164,7 @@ def _end_failed(folder: RunFolder, error: dict[str, Any]) -> None:
     try:
         folder.end("failed", error)
     except OutputError as second:  # it is no reason to tell less of the first one
-        LOGGER.warning("the end of the run could not be recorded: %s", second)
+        LOGGER.warning("run.json may not say so: %s", second)
 
 
 def show(record: FailureRecord) -> None:
