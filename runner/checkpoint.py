@@ -190,7 +190,10 @@ class CheckpointStore:
 def _write_files(folder: Path, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
     for stem, group in tensors.items():
         file = folder / f"{stem}.safetensors"
-        safetensors.torch.save_file({key: value.contiguous() for key, value in group.items()}, file)
+        try:
+            safetensors.torch.save_file({key: value.contiguous() for key, value in group.items()}, file)
+        except safetensors.SafetensorError as error:  # which it makes of a full disk too
+            raise OSError(str(error)) from error
         sync_file(file)
     write_json(folder / _STATE, state)
     write_manifest(folder)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.errors import RunnerError
+from runner.files import named_write_errors
 
 LOGGER = logging.getLogger("runner")
 # For `extra=`: keeps a record out of the terminal, such as a traceback of what is also shown as a message.
@@ -97,11 +98,49 @@ def shown_on(out: TextIO | None, err: TextIO | None) -> Iterator[None]:
             LOGGER.addHandler(handler)
 
 
+class _LogFile(logging.FileHandler):
+    """A log that says once when it can't be written, and hides no other error: of a full disk others have a name."""
+
+    def __init__(self, path: Path) -> None:
+        with named_write_errors(path):
+            super().__init__(path, encoding="utf-8")
+        self.setFormatter(logging.Formatter(_FILE_FORMAT))
+        self._is_told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Tell why a message could not be written."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            self._tell(error)
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file; what could not be written until now is written, or missing."""
+        try:
+            super().close()
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        if self._is_told:
+            return
+        self._is_told = True  # what follows comes here too
+        message = f"messages are missing in {self.baseFilename}, which can't be written: {error.strerror or error}"
+        if is_set_up():
+            LOGGER.warning("%s", message)
+        elif sys.stderr is not None:
+            sys.stderr.write(f"runner: warning: {message}\n")
+
+
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Keep all messages of the runner in a file as well."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter(_FILE_FORMAT))
+    """Keep all messages of the runner in a file as well.
+
+    Raises:
+        OutputError: when the file can't be opened.
+    """
+    handler = _LogFile(path)
     level = LOGGER.level
     LOGGER.setLevel(logging.INFO)
     LOGGER.addHandler(handler)
@@ -123,8 +162,7 @@ def log_kept() -> Iterator[Callable[[Path], None]]:
     handler = MemoryHandler(_MAX_KEPT_MESSAGES, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
 
     def write(path: Path) -> None:
-        file = logging.FileHandler(path, encoding="utf-8")
-        file.setFormatter(logging.Formatter(_FILE_FORMAT))
+        file = _LogFile(path)
         handler.setTarget(file)
         handler.flush()
         file.close()

@@ -14,6 +14,7 @@ from runner.errors import DeviceError
 
 if TYPE_CHECKING:
     from runner.dist import DistContext
+    from runner.schema.dist import DistConfig
 
 _AMPERE = 8  # the first CUDA compute capability with fast bf16
 
@@ -91,6 +92,19 @@ def choose_device(config: Wanted, local_rank: int = 0, *, key: str = "trainer.de
         present = ", ".join(name for name, is_there in available.items() if is_there)
         raise DeviceError(f"{key} = {wanted}: this machine has no such device; there is {present}")
     return torch.device("cuda", local_rank) if wanted == "cuda" else torch.device(wanted)
+
+
+def check_sync_batchnorm(config: DistConfig, device: torch.device, world_size: int) -> None:
+    """Refuse statistics over all processes where PyTorch can't compute them; one process has them by itself.
+
+    Raises:
+        DeviceError: of several processes this one does not train on CUDA.
+    """
+    if config.sync_batchnorm and world_size > 1 and device.type != "cuda":
+        raise DeviceError(
+            f"dist.sync_batchnorm = true: PyTorch has it for CUDA only, and these {world_size} processes would train "
+            f"on {device.type}; set dist.sync_batchnorm=false"
+        )
 
 
 def choose_precision(config: Wanted, device: torch.device, *, key: str = "trainer.precision") -> Precision:

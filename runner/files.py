@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from runner.errors import OutputError
 
@@ -88,14 +88,56 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     temporary = temporary_beside(path)
     with named_write_errors(path):
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_durably(temporary, "xb", data)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+
+
+class ReservedFile:
+    """Room on the disk to replace a file as a whole once more, when the disk is full by then."""
+
+    def __init__(self, path: Path, num_bytes: int) -> None:
+        """Take the room.
+
+        Args:
+            path: the file that is to be replaced.
+            num_bytes: its size then, at most; what is beyond finds room only where the disk has some.
+
+        Raises:
+            OutputError: the disk is full already, or the folder can't be written.
+        """
+        self._path = path
+        self._temporary = temporary_beside(path)
+        with named_write_errors(path):
+            try:
+                _write_durably(self._temporary, "xb", bytes(num_bytes))
+            except OSError:
+                self._temporary.unlink(missing_ok=True)
+                raise
+
+    def become(self, content: bytes) -> None:
+        """Replace the file; the room is used up.
+
+        Raises:
+            OutputError: when that fails; the old file is intact then.
+        """
+        with named_write_errors(self._path):
+            try:
+                _write_durably(self._temporary, "r+b", content)
+                self._temporary.replace(self._path)
+            finally:
+                self._temporary.unlink(missing_ok=True)
+            sync_folder(self._path.parent)
+
+
+def _write_durably(path: Path, mode: Literal["xb", "r+b"], content: bytes) -> None:
+    with path.open(mode) as file:
+        file.write(content)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def check_new_file(path: Path) -> None:
@@ -155,9 +197,14 @@ def _taken(path: Path) -> OutputError:
     return OutputError(f"{path}: already exists and is never overwritten; remove it, or choose another")
 
 
+def as_json(value: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
+    """JSON, indented for people; not-a-number is refused, since JSON has none."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
-    """Replace a JSON file as a whole, indented for people; not-a-number is refused, since JSON has none."""
-    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """Replace a JSON file as a whole; see :func:`as_json`."""
+    write_atomic(path, as_json(value))
 
 
 def append_line(path: Path, line: str) -> None:

@@ -5,6 +5,7 @@ Two stages: the data set and the output folder, without importing torch; then th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,16 +74,11 @@ def preflight(
 
 def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
     with collection_paused():
-        from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
-        from runner.model import check_model  # noqa: PLC0415
+        from runner.model import check_model  # noqa: PLC0415 - torch only once the data is good
 
     config = ready.config
-    mistakes: list[RunnerError] = []
-    if ready.plan.mode != "submitted":  # Only the machines that will train can tell.
-        try:
-            choose_precision(config.trainer, choose_device(config.trainer))
-        except RunnerError as error:
-            mistakes.append(error)
+    # Of a submitted run, only the machines that will train can tell.
+    mistakes = _mistakes_of_device(config, ready.plan) if ready.plan.mode != "submitted" else []
     try:
         check_model(
             config.model,
@@ -94,6 +90,27 @@ def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
     except RunnerError as error:
         mistakes.append(error)
     _raise_all(mistakes)
+
+
+def _mistakes_of_device(config: Config, plan: LaunchPlan) -> list[RunnerError]:
+    """What the device that this machine trains on can't do."""
+    from runner.device import check_sync_batchnorm, choose_device, choose_precision  # noqa: PLC0415 - torch, see above
+
+    try:
+        device = choose_device(config.trainer)
+    except RunnerError as error:
+        return [error]
+    checks: list[Callable[[], object]] = [
+        lambda: choose_precision(config.trainer, device),
+        lambda: check_sync_batchnorm(config.dist, device, plan.world_size),
+    ]
+    mistakes: list[RunnerError] = []
+    for check in checks:
+        try:
+            check()
+        except RunnerError as error:
+            mistakes.append(error)
+    return mistakes
 
 
 def _full_path(weights: str | None) -> str | None:

@@ -16,11 +16,13 @@ from typing import Any
 
 from runner.base.masked import masked_values
 from runner.errors import CheckpointError, OutputError
-from runner.files import append_line, lock_file, named_write_errors, write_atomic, write_json
+from runner.files import ReservedFile, append_line, as_json, lock_file, named_write_errors, write_atomic, write_json
 from runner.run.contents import RunRecord, Status, read_lines, read_object
+from runner.timeline import Timeline, read_moment, written
 
 _NAME_ATTEMPTS = 100
 _JOB_FILE = re.compile(r"([0-9]{1,18})_submitted\.pkl")
+_ROOM_FOR_THE_END = 64 << 10  # bytes that the record may grow by: the error, warnings, results
 
 
 def new_name(now: datetime | None = None) -> Path:
@@ -92,6 +94,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.record: dict[str, Any] = {}
+        self._timeline: Timeline | None = None
+        self._room_for_the_end: ReservedFile | None = None
 
     @property
     def is_open(self) -> bool:
@@ -123,15 +127,22 @@ class RunFolder:
 
     def begin(self, facts: dict[str, Any]) -> None:
         """Record that a run starts: status `running`, start time, and whatever explains the run."""
-        self.record = {"status": "running", "attempts": 1, **facts, "start": timestamp(), "end": None}
-        self.record |= {"best": None, "test": None, "error": None}
+        self._timeline = Timeline()
+        start = written(self._timeline.now())
+        record = {"status": "running", "attempts": 1, **facts, "start": start, "end": None}
+        self._reserve(record)
+        self.record = {**record, "best": None, "test": None, "error": None}
         self._save()
 
     def reopen(self, attempt: dict[str, Any], best: dict[str, Any] | None) -> None:
         """Record that a run goes on: one more attempt, with what was typed for it, and the best it goes on with."""
-        self.record = read_record(self.path)
-        number = self.record["attempts"] + 1
-        resumes = [*self.record.get("resumes", []), {"attempt": number, "start": timestamp(), **attempt}]
+        record = read_record(self.path)
+        self._reserve(record)
+        self.record = record
+        self._timeline = Timeline(_moments_in(record))
+        number = record["attempts"] + 1
+        start = written(self._timeline.now())
+        resumes = [*record.get("resumes", []), {"attempt": number, "start": start, **attempt}]
         self.update(status="running", attempts=number, resumes=resumes, best=best, test=None, end=None, error=None)
 
     def cut_metrics(self, num_epochs: int) -> None:
@@ -156,12 +167,23 @@ class RunFolder:
         self.update(damaged=[*self.record.get("damaged", []), damage], **facts)
 
     def end(self, status: Status, error: dict[str, Any] | None = None) -> None:
-        """Record how the run ended."""
-        self.update(status=status, end=timestamp(), error=error)
+        """Record how the run ended; on a full disk too, where this process has recorded its begin."""
+        timeline = self._timeline or Timeline(_moments_in(self.record))
+        self.record |= {"status": status, "end": written(timeline.now()), "error": error}
+        if self._room_for_the_end is None:
+            self._save()
+            return
+        room, self._room_for_the_end = self._room_for_the_end, None
+        room.become(as_json(masked_values(self.record)))
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add the metrics of one epoch."""
         append_line(self.metrics_file, json.dumps(row, allow_nan=False))
+
+    def _reserve(self, record: dict[str, Any]) -> None:
+        # A disk that fills up ends the run, and no new file could say so.
+        num_bytes = len(as_json(record)) + _ROOM_FOR_THE_END
+        self._room_for_the_end = ReservedFile(self.path / "run.json", num_bytes)
 
     def _save(self) -> None:
         write_json(self.path / "run.json", masked_values(self.record))
@@ -207,6 +229,14 @@ def read_record(run_dir: Path) -> dict[str, Any]:
         raise CheckpointError(f"{run_dir} is no run folder: it has no run.json") from error
 
 
+def _moments_in(record: dict[str, Any]) -> list[datetime]:
+    """All moments that a record tells of, whatever else it holds."""
+    resumes = record.get("resumes")
+    attempts = [attempt for attempt in resumes if isinstance(attempt, dict)] if isinstance(resumes, list) else []
+    told = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in attempts)]
+    return [moment for moment in map(read_moment, told) if moment is not None]
+
+
 def finished_epochs(run_dir: Path) -> int:
     """How many epochs a run has finished and saved: what its newest checkpoint says, 0 before the first."""
     found = [path.name.partition("-")[0] for path in run_dir.glob("checkpoints/*-*") if path.is_dir()]
@@ -232,7 +262,7 @@ def is_waiting(run_dir: Path) -> bool:
 
 def timestamp() -> str:
     """Now, in UTC, as ISO 8601 with seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return written(datetime.now(UTC))
 
 
 def submitted_jobs(run_dir: Path) -> set[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
+from tensorboard.summary.writer.event_file_writer import _AsyncWriterThread  # type: ignore[import-untyped]
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 from torchvision.utils import make_grid
@@ -26,7 +28,13 @@ class TensorBoardLog:
             self._writer = SummaryWriter(str(folder), purge_step=purge_step)
 
     def __enter__(self) -> TensorBoardLog:
+        self._earlier_hook, threading.excepthook = threading.excepthook, self._on_thread_error
         return self
+
+    def _on_thread_error(self, args: threading.ExceptHookArgs) -> None:
+        # What ends TensorBoard's thread is raised by the next call too: no need for a traceback on the terminal.
+        if not (isinstance(args.thread, _AsyncWriterThread) and isinstance(args.exc_value, OSError)):
+            self._earlier_hook(args)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -38,6 +46,8 @@ class TensorBoardLog:
             if error is None:
                 raise
             LOGGER.warning("the last points of the curves are missing: %s", second)
+        finally:
+            threading.excepthook = self._earlier_hook
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Add one point to each of several curves.

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
 from safetensors.torch import save_file
 
@@ -98,15 +99,18 @@ def test_what_cannot_be_deleted_yet_ends_nothing_and_is_said(tmp_path, monkeypat
     assert list(tmp_path.glob(".*.tmp")) == []
 
 
-@pytest.mark.parametrize("call", ["fsync", "rename", "write_manifest"])
+@pytest.mark.parametrize("call", ["save_file", "fsync", "rename", "write_manifest"])
 def test_a_save_that_fails_keeps_the_earlier_ones(tmp_path, monkeypatch, call):
     store = CheckpointStore(tmp_path, keep=2)
     store.save("0001-00000001", TENSORS, {})
 
     def full(*_: object) -> None:
+        if call == "save_file":
+            raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     targets = {
+        "save_file": "safetensors.torch.save_file",
         "fsync": "os.fsync",
         "rename": "pathlib.Path.rename",
         "write_manifest": "runner.checkpoint.write_manifest",

@@ -138,11 +138,6 @@ def test_an_image_that_has_become_unreadable_is_named(tiny, tmp_path, monkeypatc
     goes_on(run_dir)
 
 
-# A thread of TensorBoard's that can't write ends with a traceback of its own.
-in_a_thread_too = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-
-
-@in_a_thread_too
 def test_a_run_folder_that_has_vanished_is_named(tiny, tmp_path, monkeypatch):
     moved = tmp_path / "elsewhere"
     message = fails(tiny(), monkeypatch, lambda: [*run_dir_in(tmp_path).parents][1].rename(moved), OutputError)
@@ -165,7 +160,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@in_a_thread_too
 def test_a_disk_that_has_become_read_only_is_named(disk, tiny, tmp_path, monkeypatch):
     def become_read_only() -> None:
         # A second mount on top: files that are open for writing would keep the first one from it.
@@ -180,7 +174,6 @@ def test_a_disk_that_has_become_read_only_is_named(disk, tiny, tmp_path, monkeyp
     goes_on(run_dir)
 
 
-@in_a_thread_too
 def test_a_disk_that_is_full_is_named(disk, tiny, tmp_path, monkeypatch):
     def fill() -> None:
         with (disk / "filler").open("wb") as file, pytest.raises(OSError, match="No space left"):
@@ -191,6 +184,23 @@ def test_a_disk_that_is_full_is_named(disk, tiny, tmp_path, monkeypatch):
     message = fails(tiny(), monkeypatch, fill, OutputError)
     assert "No space left on device" in message
     run_dir = run_dir_in(tmp_path)
+    assert (record_of(run_dir)["status"], record_of(run_dir)["error"]["message"]) == ("failed", message)
     assert newest(run_dir) == "0001-00000005"
     (disk / "filler").unlink()
     goes_on(run_dir)
+
+
+def test_the_record_says_so_where_no_file_finds_room_any_more(full_disk, tiny, tmp_path, monkeypatch, capsys):
+    message = fails(tiny(), monkeypatch, full_disk.fill, OutputError)
+    full_disk.free()
+    run_dir = run_dir_in(tmp_path)
+    record = record_of(run_dir)
+    assert (record["status"], record["error"]["name"]) == ("failed", "OutputError")
+    assert record["error"]["message"] == message
+    assert "No space left on device" in message
+    told = capsys.readouterr().err
+    assert told.count(f"messages are missing in {run_dir}/logs/rank_0.log, which can't be written: No space left") == 1
+    assert "Traceback" not in told
+    assert newest(run_dir) == "0001-00000005"
+    goes_on(run_dir)
+    assert [path.name for path in run_dir.glob(".*")] == []

@@ -5,13 +5,45 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from runner import timeline
 from runner.errors import CheckpointError, OutputError
 from runner.run_folder import RunFolder, check_writable, is_alive, make_new, new_name, read_record
+from runner.runs.past import elapsed_seconds
+
+
+class Clock(datetime):
+    """A clock that goes, and is set, only when told to."""
+
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    seconds = 0.0
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls.moment
+
+    @classmethod
+    def pass_by(cls, hours):
+        cls.moment += timedelta(hours=hours)
+        cls.seconds += 3600 * hours
+
+    @classmethod
+    def set_back(cls, hours):
+        cls.moment -= timedelta(hours=hours)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Own(Clock):
+        pass
+
+    monkeypatch.setattr(timeline, "datetime", Own)
+    monkeypatch.setattr(timeline.time, "monotonic", lambda: Own.seconds)
+    return Own
 
 
 def test_names_carry_date_and_time():
@@ -47,6 +79,65 @@ def test_the_record_follows_the_run(tmp_path):
     assert record["best"]["value"] == 0.5
     assert record["error"] == {"name": "X", "message": "y", "rank": 0}
     assert record["end"] >= record["start"]
+
+
+def test_the_end_finds_room_on_a_full_disk(tmp_path, full_disk):
+    folder = RunFolder(tmp_path)
+    folder.begin({"command": "x"})
+    full_disk.fill()
+    with pytest.raises(OutputError, match="No space left"):
+        folder.update(best=None)
+    error = {"name": "OutputError", "message": "y" * 10_000, "rank": 0}
+    folder.end("failed", error)
+    assert (read_record(tmp_path)["status"], read_record(tmp_path)["error"]) == ("failed", error)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    full_disk.free()
+    RunFolder(tmp_path).reopen({"overrides": []}, best=None)
+    assert (read_record(tmp_path)["status"], read_record(tmp_path)["attempts"]) == ("running", 2)
+
+
+def test_a_run_does_not_begin_where_its_end_finds_no_room(tmp_path, full_disk):
+    full_disk.fill()
+    with pytest.raises(OutputError, match=r"run\.json can't be written: No space left"):
+        RunFolder(tmp_path).begin({})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_attempt_ends_before_it_starts_though_the_clock_is_set_back(tmp_path, clock, caplog):
+    folder = RunFolder(tmp_path)
+    folder.begin({})
+    clock.pass_by(hours=2)
+    clock.set_back(hours=1)
+    folder.end("stopped")
+    assert elapsed_seconds(tmp_path, read_record(tmp_path)) == 2 * 3600
+    assert "the clock of this machine was set back: it is 1:00:00 behind" in caplog.text
+    caplog.clear()
+    resumed = RunFolder(tmp_path)
+    resumed.reopen({}, best=None)
+    assert "it is 1:00:00 behind" in caplog.text
+    clock.pass_by(hours=0.5)
+    resumed.end("completed")
+    record = read_record(tmp_path)
+    assert record["resumes"][0]["start"] == "2026-01-02T02:00:00+00:00"
+    assert record["end"] == "2026-01-02T02:30:00+00:00"
+    assert caplog.text.count("was set back") == 1
+
+
+@pytest.mark.parametrize("resumes", [None, 7, [7, {}, {"start": 7}, {"start": "9999-12-31T23:59:59-23:59"}]])
+def test_times_that_are_none_are_passed_over(tmp_path, clock, resumes):
+    folder = RunFolder(tmp_path)
+    folder.record = {"status": "running", "attempts": 1, "start": "long ago", "resumes": resumes}
+    folder.end("failed")
+    assert read_record(tmp_path)["end"] == "2026-01-02T00:00:00+00:00"
+
+
+def test_whoever_records_the_end_of_another_process_knows_its_start(tmp_path, clock):
+    RunFolder(tmp_path).begin({})
+    clock.set_back(hours=1)
+    launcher = RunFolder(tmp_path)
+    launcher.record = read_record(tmp_path)
+    launcher.end("failed")
+    assert read_record(tmp_path)["end"] == read_record(tmp_path)["start"]
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]"])

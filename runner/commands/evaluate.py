@@ -92,6 +92,9 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     check_free(folder, subject, is_own=output is None)
     for note in images.notes:
         LOGGER.info("            %s", note)
+    # BatchNorm has its statistics from training, so a run of many GPUs is evaluated anywhere.
+    dist = config.dist.model_copy(update={"sync_batchnorm": False})
+    config = config.model_copy(update={"dist": dist})
     # The images to evaluate stand for the validation split; nothing is trained.
     splits = Splits(classes=classes, train=images.source, val=images.source, test=None, notes=())
     work = EvaluationWork(subject=subject, weights_file=weights.file)

@@ -9,12 +9,13 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed
 
 from runner import run_folder
 from runner.console import LOGGER
-from runner.errors import EXIT_FAILURE, RankFailedError, RankLostError, RunnerError, StalledError, named
+from runner.errors import EXIT_FAILURE, OutputError, RankFailedError, RankLostError, RunnerError, StalledError, named
 from runner.files import write_json
 from runner.run_folder import RunFolder, read_record
 
@@ -46,8 +47,11 @@ class FailureRecord:
     """Where all of its output is."""
 
     def write(self, folder: Path) -> None:
-        """Write the error file of this rank."""
-        write_json(folder / f"rank_{self.rank}.error.json", asdict(self))
+        """Write the error file of this rank; that it can't be written hides no error: the log says so."""
+        try:
+            write_json(folder / f"rank_{self.rank}.error.json", asdict(self))
+        except OutputError as second:
+            LOGGER.warning("%s could not leave word of its failure: %s", self.where, second)
 
     @property
     def is_final(self) -> bool:
@@ -132,7 +136,7 @@ def correct_record(run_dir: Path, failure: FailureRecord, num_earlier: int) -> N
     has_begun = folder.record["attempts"] > num_earlier
     if has_begun and folder.record["status"] in ("running", "failed") and not is_cause:
         told = {"name": failure.name, "message": failure.message, "rank": failure.rank, "host": failure.host}
-        folder.end("failed", told)
+        _end_failed(folder, told)
 
 
 def record_lost_owner(run_dir: Path, echo: FailureRecord) -> None:
@@ -153,7 +157,14 @@ def record_lost_owner(run_dir: Path, echo: FailureRecord) -> None:
         folder = RunFolder(run_dir)
         folder.record = read_record(run_dir)
         message = f"rank 0 ended without a word; {echo.where} lost contact with it"
-        folder.end("failed", {"name": RankFailedError.__name__, "message": message, "rank": 0})
+        _end_failed(folder, {"name": RankFailedError.__name__, "message": message, "rank": 0})
+
+
+def _end_failed(folder: RunFolder, error: dict[str, Any]) -> None:
+    try:
+        folder.end("failed", error)
+    except OutputError as second:  # it is no reason to tell less of the first one
+        LOGGER.warning("run.json may not say so: %s", second)
 
 
 def show(record: FailureRecord) -> None:

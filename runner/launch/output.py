@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from runner.console import shown_on
+from runner.files import named_write_errors
 
 _STDOUT, _STDERR = 1, 2
 
@@ -27,7 +28,7 @@ def output_to(log: Path, *, shows_messages: bool) -> Iterator[None]:
         out, err = (stack.enter_context(os.fdopen(os.dup(number), "w")) for number in (_STDOUT, _STDERR))
         stack.enter_context(shown_on(out, err) if shows_messages else shown_on(None, None))
         stack.callback(_redirect, {_STDOUT: out.fileno(), _STDERR: err.fileno()})
-        with log.open("ab") as file:
+        with named_write_errors(log), log.open("ab") as file:
             _redirect({_STDOUT: file.fileno(), _STDERR: file.fileno()})
         # Lines, or what a killed process wrote last would be lost.
         for stream in (sys.stdout, sys.stderr):

@@ -18,11 +18,11 @@ from torch.distributed.distributed_c10d import Store
 import runner.train  # noqa: F401 - works import it when they begin, which would take seconds of the watch
 from runner import run_folder
 from runner.console import LOGGER, log_to_file
-from runner.device import choose_device, choose_num_threads, count_gpus
+from runner.device import check_sync_batchnorm, choose_device, choose_num_threads, count_gpus
 from runner.dist import DistContext
 from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
 from runner.launch.addresses import address_towards, find_endpoint, interface_of, keep_to, loopback_interface
-from runner.launch.failure import correct_record, record_failure, record_lost_owner
+from runner.launch.failure import FailureRecord, correct_record, record_failure, record_lost_owner
 from runner.launch.grace import ended_in_time
 from runner.launch.group import Facts, Seat, check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
@@ -56,8 +56,8 @@ class Life:
     stop: StopRequest
     on_folder: Callable[[Path], None]
     """Called with the folder that holds the logs of this machine."""
-    on_failure: Callable[[], None]
-    """Called when this process is about to end by itself because it stalls."""
+    on_failure: Callable[[FailureRecord], None]
+    """Called with the reason when this process is about to end by itself because it stalls."""
 
 
 def live(task: Task[Result], life: Life) -> Result:
@@ -104,7 +104,7 @@ def _group_destroyed() -> Iterator[None]:
 def _join(task: Task[Result], life: Life, store: Store) -> DistContext:
     """Compare with the others, who meet at this store, and form the group with them."""
     config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
-    facts = _with_device(facts_of(config, task.ready.splits), config, life.local_rank)
+    facts = _with_device(facts_of(config, task.ready.splits), config, life.local_rank, life.world_size)
     given, space = check_in(store, life.rank, life.world_size, facts, seconds)
     seat = seated(given, life.local_rank)
     keep_to(_interface(config, seat))
@@ -167,16 +167,15 @@ def _work(task: Task[Result], run_dir: Path, dist: DistContext) -> Work[Result]:
 def _device(config: Config, local_rank: int) -> torch.device:
     """The device of this process. Where SLURM shows each process only its own GPU, that has number 0."""
     num_gpus = count_gpus()
-    device = choose_device(config.trainer, local_rank % num_gpus if num_gpus else 0)
-    if device.type == "cpu" and config.dist.sync_batchnorm:
-        raise DeviceError("dist.sync_batchnorm = true: PyTorch has it for CUDA only, and this run uses the CPU")
-    return device
+    return choose_device(config.trainer, local_rank % num_gpus if num_gpus else 0)
 
 
-def _with_device(facts: Facts, config: Config, local_rank: int | None) -> Facts:
+def _with_device(facts: Facts, config: Config, local_rank: int | None, world_size: int) -> Facts:
     """With the device of this process, or its refusal: once they form a group, processes that differ hang."""
     try:
         device = _device(config, local_rank or 0)
+        # The preflight has asked on the machine that starts them; of several machines another may lack a GPU.
+        check_sync_batchnorm(config.dist, device, world_size)
     except DeviceError as error:
         return replace(facts, refusal=(error.name, str(error)))
     # Where nobody says which process of its machine this is, it may yet take another GPU.
@@ -263,6 +262,6 @@ def _tell_end(task: Task[Result], life: Life, log: Path, error: RunnerError) -> 
     record = record_failure(life.rank, error, log)
     LOGGER.error("%s", error)
     record.write(log.parent)
-    life.on_failure()
+    life.on_failure(record)
     if life.rank == 0:
         correct_record(log.parents[1], record, task.work.num_earlier)

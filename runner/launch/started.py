@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from runner.errors import StoppedOnRequest
 from runner.garbage import collection_over, collection_paused, heap_set_aside
 from runner.launch.addresses import keep_to
 from runner.launch.board import Board
-from runner.launch.failure import record_failure
+from runner.launch.failure import FailureRecord, record_failure
 from runner.launch.handed import Handed
 from runner.launch.requests import ForwardedStop
 from runner.launch.watch import die_with
@@ -90,7 +89,7 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
                 url=assignment.url,
                 stop=stop,
                 on_folder=board.set_folder,
-                on_failure=lambda: _fail(assignment, place.rank, place.local_rank or 0),
+                on_failure=lambda record: _fail(assignment, record, place.local_rank or 0),
             )
             outcome = Outcome(result=live(task, life), stopped=None)
         except StoppedOnRequest as request:
@@ -116,8 +115,6 @@ def _end_failed(assignment: Assignment[Result], place: Place, error: BaseExcepti
     os._exit(record.exit_code)
 
 
-def _fail(assignment: Assignment[Result], rank: int, local_rank: int) -> None:
-    assert assignment.board.folder is not None, "it is only watched once it has a log"
-    error_file = assignment.board.folder / "logs" / f"rank_{rank}.error.json"
-    shutil.copy(error_file, assignment.records)
+def _fail(assignment: Assignment[Result], record: FailureRecord, local_rank: int) -> None:
+    record.write(assignment.records)
     assignment.board.fail(local_rank)

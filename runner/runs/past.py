@@ -13,6 +13,7 @@ from runner.errors import CheckpointError
 from runner.run.contents import Metrics, StateTold, read_object, read_pointer, read_rows, shown
 from runner.run_folder import is_alive, read_record
 from runner.saved import read_values
+from runner.timeline import read_moment
 
 # As in run.json, and what it can't say of itself: `died` says running, but no process is; `damaged` can't be read;
 # `queued` waits for SLURM and has no run.json yet.
@@ -80,10 +81,10 @@ def read_small(file: Path) -> bytes | None:
 
 def elapsed_seconds(run_dir: Path, record: dict[str, Any]) -> float | None:
     """From the first start to the end; until now for a living run, to its last record for one that died."""
-    start = _moment(record.get("start"))
+    start = read_moment(record.get("start"))
     if start is None:
         return None
-    end = _moment(record.get("end"))
+    end = read_moment(record.get("end"))
     if end is None and status_of(run_dir, record) == "died":
         files = [run_dir / "run.json", run_dir / "logs" / "rank_0.log"]
         end = datetime.fromtimestamp(max(file.stat().st_mtime for file in files if file.exists()), UTC)
@@ -105,14 +106,6 @@ def describe_seconds(seconds: float) -> str:
 def describe_metric(metric: str, value: float) -> str:
     """A metric for people: shares in percent, losses as they are."""
     return f"{value:.4f}" if metric.endswith("loss") else f"{value:.2%}"
-
-
-def _moment(text: object) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
 def _newest_state(checkpoints: Path) -> dict[str, Any]:

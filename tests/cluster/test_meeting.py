@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import SMALL
+from tests.cluster.conftest import PAIR
 from tests.conftest import ROOT, TINY
 
 pytestmark = pytest.mark.cluster
@@ -50,7 +50,7 @@ def start(tmp_path):
 
 
 def runner(*overrides):
-    return [sys.executable, "-m", "runner", *TINY, *SMALL, "trainer.epochs=1", *overrides]
+    return [sys.executable, "-m", "runner", *TINY, *PAIR, "trainer.epochs=1", *overrides]
 
 
 def free_port():

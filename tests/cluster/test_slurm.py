@@ -11,7 +11,7 @@ import yaml
 
 from runner.launch.addresses import other_addresses
 from runner.run_folder import is_alive
-from tests.cluster.conftest import CPU_JOB, SMALL, command_output, parse, wait_for, why_not
+from tests.cluster.conftest import CPU_JOB, PAIR, command_output, parse, wait_for, why_not
 from tests.listening import is_loopback, listening
 
 REASON = why_not("srun", "sbatch", "scontrol")
@@ -37,7 +37,7 @@ def program_of(pid):
 
 
 def test_srun_over_two_nodes_trains_one_run(start, tiny, tmp_path):
-    start(("srun", "--nodes=2", "--ntasks=2"), tiny(*SMALL))
+    start(("srun", "--nodes=2", "--ntasks=2"), tiny(*PAIR))
     (record,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/run.json")]
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 2, "adopted")
 

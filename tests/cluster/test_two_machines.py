@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import SMALL
+from tests.cluster.conftest import PAIR
 from tests.conftest import ROOT, TINY
 
 pytestmark = pytest.mark.cluster
@@ -75,7 +75,7 @@ def start_on(tmp_path):
         given = [f"output_dir={tmp_path}/outputs", "dist.nodes=2", "dist.rendezvous=nodeA:29400"]
         with (tmp_path / f"{node}.txt").open("w") as out:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", f"n{node}", *line, *TINY, *SMALL, *given, *overrides],
+                ["ip", "netns", "exec", f"n{node}", *line, *TINY, *PAIR, *given, *overrides],
                 cwd=tmp_path,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdout=out,

@@ -101,7 +101,7 @@ def test_memory_is_shared_by_two_processes(
     runs = []
     for cache in ("none", "memory"):
         overrides = [*typed, *OF_FILES, f"data.root={photos}", f"data.cache={cache}", f"output_dir={cache}"]
-        done = run_cli(*overrides, "data.batch_size=4", "dist.procs_per_node=2", "trainer.epochs=2")
+        done = run_cli(*overrides, "data.batch_size=10", "dist.procs_per_node=2", "trainer.epochs=2")
         assert done.returncode == 0, done.stderr
         (run_dir,) = (file.parent for file in (tmp_path / cache).glob("*/*/run.json"))
         runs.append(run_dir)

@@ -69,7 +69,7 @@ def test_an_experiment_of_ones_own_from_any_directory(run_cli, tmp_path):
 
 
 def test_a_multirun_makes_a_folder_per_job(run_cli, tmp_path):
-    done = run_cli("-m", *TINY, "trainer.max_steps=1", "model=resnet18,resnet34", "optimizer.lr=0.01,0.1")
+    done = run_cli("-m", *TINY, "trainer.max_steps=1", "model=resnet18,resnet34", "optimizer.lr=0.001,0.002")
     assert done.returncode == 0, done.stderr
     dirs = run_dirs(tmp_path / "outputs" / "sweeps")
     assert sorted(path.name for path in dirs) == ["0", "1", "2", "3"]
@@ -77,7 +77,7 @@ def test_a_multirun_makes_a_folder_per_job(run_cli, tmp_path):
     overrides = [json.loads((path / "run.json").read_text())["overrides"] for path in dirs]
     assert [item for item in overrides[3] if item.startswith(("model", "opt"))] == [
         "model=resnet34",
-        "optimizer.lr=0.1",
+        "optimizer.lr=0.002",
     ]
 
 

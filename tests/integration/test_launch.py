@@ -27,7 +27,7 @@ from tests.conftest import ROOT, SMALL_NET, TINY
 from tests.made_package import make_package
 
 NUM_RESTARTS = int(os.environ.get("RUNNER_RESTARTS", "1"))
-OF_RESNET = (*TINY, "dist.procs_per_node=2", "trainer.epochs=1")
+OF_RESNET = (*TINY, "data.num_train=48", "dist.procs_per_node=2", "trainer.epochs=1")  # three full batches each
 SHORT = (*OF_RESNET, *SMALL_NET)
 # The epochs are long for a net that takes milliseconds per step: what happens to it shall happen within one.
 ENDLESS = ("data.num_train=4000", "trainer.epochs=100000", "trainer.patience=null", "trainer.print_every=2")
@@ -262,11 +262,11 @@ def test_a_stop_on_request_is_no_failure(start, tmp_path, to, net):
 
 
 def test_four_processes(run_cli, tmp_path):
-    done = run_cli(*SHORT, "dist.procs_per_node=4")
+    done = run_cli(*SHORT, "data.num_train=64", "dist.procs_per_node=4")
     assert done.returncode == 0, done.stderr
     run_dir, record = the_run(tmp_path)
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 4, "elastic")
-    assert "(0.01 × 4 processes)" in done.stdout
+    assert "(0.001 × 4 processes)" in done.stdout
     assert len(list((run_dir / "logs").glob("rank_*.log"))) == 4
 
 

@@ -6,7 +6,8 @@ import pytest
 from torch.distributed import DistBackendError
 
 from runner.errors import RankLostError
-from runner.launch.failure import as_lost_peer, record_failure
+from runner.launch.failure import as_lost_peer, correct_record, record_failure
+from runner.run_folder import RunFolder, read_record
 
 WHERE = "NCCL error in: /src/ProcessGroupNCCL.cpp:3690, {}, NCCL version 2.27.5\n"
 CLOSED = (
@@ -45,3 +46,16 @@ def test_what_a_process_does_wrong_itself_is_no_echo(kind):
 def test_other_errors_stay_what_they_are():
     error = RuntimeError("a defect")
     assert as_lost_peer(error) is error
+
+
+def test_a_full_disk_hides_no_failure_of_a_process(tmp_path, full_disk, caplog):
+    folder = RunFolder(tmp_path)
+    folder.begin({})
+    full_disk.fill()
+    failure = record_failure(1, RuntimeError("a defect"), None)
+    failure.write(tmp_path)
+    assert "rank 1 on" in caplog.text
+    assert "could not leave word of its failure" in caplog.text
+    correct_record(tmp_path, failure, num_earlier=0)
+    assert "run.json may not say so" in caplog.text
+    assert read_record(tmp_path)["status"] == "running"

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -83,10 +84,20 @@ def test_one_machine_needs_no_port_of_its_own():
     assert isinstance(alone.store, torch.distributed.HashStore), "it is in this process only"
 
 
+@contextmanager
+def threads_ended():
+    """Waits for what was left behind as it waits for an answer; torch prints when its wait is over, to nobody then."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 @pytest.fixture
 def silent_port():
     """Of a program that accepts connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with threads_ended(), socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
@@ -106,7 +117,7 @@ def frozen_store():
     """A store whose machine froze after a client had connected."""
     serve = "import torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)"
     command = [sys.executable, "-c", f"{serve}; print(s.port, flush=True); input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    with threads_ended(), subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         timeout = timedelta(seconds=20)
         port = int(server.stdout.readline())
         store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timeout)

@@ -15,7 +15,7 @@ FACTS = Facts(host="a", cores=[0], config={}, data="")
 
 
 def told(*overrides: str, local_rank: int | None = 0) -> Facts:
-    return rank._with_device(FACTS, runner.load_config(overrides), local_rank)
+    return rank._with_device(FACTS, runner.load_config(overrides), local_rank, world_size=2)
 
 
 @pytest.fixture
@@ -58,6 +58,13 @@ def test_a_gpu_that_does_not_answer_is_a_refusal_for_all(gpus, monkeypatch):
         "DeviceError",
         "cuda:0 can't be used: CUDA error: all CUDA-capable devices are busy or unavailable",
     )
+
+
+def test_statistics_over_all_processes_are_a_refusal_for_all_where_one_has_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    facts = told("dist.sync_batchnorm=true")
+    assert facts.refusal is not None
+    assert "dist.sync_batchnorm = true: PyTorch has it for CUDA only" in facts.refusal[1]
 
 
 def test_a_device_that_is_missing_is_a_refusal_for_all(monkeypatch):

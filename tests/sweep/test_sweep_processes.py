@@ -119,7 +119,7 @@ def test_a_policy_ends_all_processes_of_a_trial_together(tmp_path, tiny):
         tiny(
             "trainer.epochs=3",
             "dist.procs_per_node=2",
-            "data.batch_size=4",
+            "data.num_train=48",
             "sweep.pruner=bandit",
             "sweep.pruning.slack_amount=0.001",
             "sweep.pruning.delay_evaluation=2",
