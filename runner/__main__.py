@@ -9,7 +9,6 @@ if __name__ == "__main__":  # First: what is imported from here on does not come
 
 import signal
 import sys
-import traceback
 from typing import NoReturn
 
 from runner import console, front_door
@@ -31,10 +30,10 @@ def main() -> int:
     except BrokenPipeError:
         if has_lost_its_reader():
             return NOBODY_READS
-        traceback.print_exc()
+        console.show_traceback()
         return EXIT_FAILURE
     except Exception:
-        traceback.print_exc()
+        console.show_traceback()
         return EXIT_FAILURE
 
 

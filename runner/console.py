@@ -1,15 +1,20 @@
-"""The only module that prints. Messages go through logging; this shows them, and the line of progress."""
+"""The only module that prints. Messages go through logging; this shows them, and the line of progress.
+
+Messages hold names of classes and files, which anybody may have chosen: what a terminal would obey in them is shown
+here as text, for all of them (:func:`runner.base.untrusted.printable_lines`), and nothing in them is taken for markup.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -17,6 +22,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
+from runner.base.untrusted import printable, printable_lines
 from runner.errors import RunnerError
 from runner.files import named_write_errors
 
@@ -25,7 +31,19 @@ LOGGER = logging.getLogger("runner")
 FILE_ONLY = {"is_file_only": True}
 Item = TypeVar("Item")
 _MAX_KEPT_MESSAGES = 10_000
-_FILE_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+# What looks like markup is part of a name: `[/]` as markup would be an error, and `[red]` would not be seen.
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+
+
+class _FileFormatter(logging.Formatter):
+    """Lines of a log file, which people will look at in a terminal too."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with its traceback, if it has one."""
+        return printable_lines(super().format(record))
 
 
 class _Messages(Console):
@@ -52,8 +70,8 @@ class ConsoleHandler(logging.Handler):
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         super().__init__(level=logging.INFO)
-        self.out = _Messages(highlight=False, soft_wrap=True, file=out)
-        self.err = _Messages(highlight=False, soft_wrap=True, file=err, stderr=err is None)
+        self.out = _Messages(**_PLAIN, soft_wrap=True, file=out)
+        self.err = _Messages(**_PLAIN, soft_wrap=True, file=err, stderr=err is None)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record."""
@@ -61,7 +79,8 @@ class ConsoleHandler(logging.Handler):
             return
         try:
             is_warning = record.levelno >= logging.WARNING
-            text = Text(f"warning: {record.getMessage()}", style="yellow") if is_warning else Text(record.getMessage())
+            message = printable_lines(record.getMessage())
+            text = Text(f"warning: {message}", style="yellow") if is_warning else Text(message)
             (self.err if is_warning else self.out).print(text)
         except Exception:
             self.handleError(record)
@@ -104,7 +123,7 @@ class _LogFile(logging.FileHandler):
     def __init__(self, path: Path) -> None:
         with named_write_errors(path):
             super().__init__(path, encoding="utf-8")
-        self.setFormatter(logging.Formatter(_FILE_FORMAT))
+        self.setFormatter(_FileFormatter())
         self._is_told = False
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -130,7 +149,7 @@ class _LogFile(logging.FileHandler):
         if is_set_up():
             LOGGER.warning("%s", message)
         elif sys.stderr is not None:
-            sys.stderr.write(f"runner: warning: {message}\n")
+            sys.stderr.write(printable_lines(f"runner: warning: {message}\n"))
 
 
 @contextmanager
@@ -178,6 +197,7 @@ def log_kept() -> Iterator[Callable[[Path], None]]:
 def show(text: str) -> None:
     """Print a text that was asked for, such as help, to stdout."""
     if sys.stdout is not None:  # it may be closed
+        text = printable_lines(text)
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
@@ -186,13 +206,19 @@ def show_rows(rows: Iterable[tuple[str, ...]]) -> None:
     """Print rows of cells to stdout, in columns; the last one is wrapped to the width of the terminal."""
     table = Table.grid(padding=(0, 2), pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))
-    _Answer(highlight=False).print(table)
+        table.add_row(*(Text(printable_lines(cell)) for cell in row))
+    _Answer(**_PLAIN).print(table)
 
 
 def show_error(error: RunnerError) -> None:
     """Print a named error to stderr in the form that scripts rely on."""
-    sys.stderr.write(f"runner: {error.name}: {error}\n")
+    sys.stderr.write(printable_lines(f"runner: {error.name}: {error}\n"))
+    sys.stderr.flush()
+
+
+def show_traceback() -> None:
+    """Print the exception that is being handled, a defect of ours, to stderr."""
+    sys.stderr.write(printable_lines(traceback.format_exc()))
     sys.stderr.flush()
 
 
@@ -225,6 +251,7 @@ class ProgressLine:
             total: steps of this stage.
             unit: what is counted, if it isn't steps.
         """
+        label, detail = printable(label), printable(detail)
         if self._live is None:
             LOGGER.info("%s", f"{label}  {unit} {completed}/{total}  {detail}".rstrip())
             return
@@ -247,10 +274,10 @@ def progress_line() -> Iterator[ProgressLine]:
         yield ProgressLine(None)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[detail]}"),
+        TextColumn("{task.fields[detail]}", markup=False),
         TimeRemainingColumn(),
     )
     # What others print scrolls past the line too; but in a process whose output goes to its log, it shall go there.

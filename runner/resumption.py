@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -11,13 +12,13 @@ from runner.best_left import whole_best
 from runner.checkpoint import Checkpoint, CheckpointStore
 from runner.compose import to_yaml
 from runner.console import LOGGER
-from runner.data.fingerprint import fingerprint
+from runner.data.fingerprint import Content, differences, fingerprint
 from runner.data.splits import Splits
 from runner.device import Precision, agreed_precision
 from runner.dist import DistContext
 from runner.errors import CheckpointError
 from runner.run.contents import State, judged
-from runner.run_folder import RunFolder
+from runner.run_folder import RunFolder, read_record
 from runner.schema import Config
 from runner.trainer.progress import Progress
 from runner.trainer.recorder import summary_of_best
@@ -25,19 +26,26 @@ from runner.trainer.state import CHECKPOINT_FORMAT, check_belongs, share_checkpo
 
 
 def find_checkpoint(
-    config: Config, splits: Splits, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
+    splits: Splits, content: Content, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
 ) -> Checkpoint | None:
     """Where all processes go on; None where it is the start. Every process must call it; changes nothing yet.
+
+    Args:
+        splits: the data set as it is now.
+        content: what identifies its images; used in the main process.
+        store: of the run.
+        dist: place of this process among others.
+        attempt: how it was asked for.
 
     Raises:
         CheckpointError: when there are checkpoints, but none that is whole, or the data set is another.
     """
     if not attempt.is_resumed:
         return None
-    return share_checkpoint(_newest(config, splits, store, attempt) if dist.is_main else None, dist)
+    return share_checkpoint(_newest(splits, content, store, attempt) if dist.is_main else None, dist)
 
 
-def _newest(config: Config, splits: Splits, store: CheckpointStore, attempt: Attempt) -> Checkpoint | None:
+def _newest(splits: Splits, content: Content, store: CheckpointStore, attempt: Attempt) -> Checkpoint | None:
     """The newest whole checkpoint, once it is sure that it can be gone on from."""
     for note in attempt.notes:
         LOGGER.info("changed     %s", note)
@@ -56,6 +64,8 @@ def _newest(config: Config, splits: Splits, store: CheckpointStore, attempt: Att
         data_fingerprint=fingerprint(splits),
         may_change=attempt.may_change_data,
     )
+    if not attempt.may_change_data:
+        _refuse_other_content(read_record(store.folder.parent), content)
     return _with_whole_best(checkpoint, store)
 
 
@@ -68,6 +78,17 @@ def _with_whole_best(checkpoint: Checkpoint, store: CheckpointStore) -> Checkpoi
     if damaged is None:
         return checkpoint
     return replace(checkpoint, state={**checkpoint.state, "progress": progress.to_json()}, damaged=damaged)
+
+
+def _refuse_other_content(record: dict[str, Any], content: Content) -> None:
+    """Swapped images under the same names; older runs have recorded nothing that could tell."""
+    facts = record.get("data")
+    before = facts.get("content") if isinstance(facts, dict) else None
+    if found := differences(before, content, ("train", "val")):
+        raise CheckpointError(
+            f"the data set is not the one that the run was started with: {'; '.join(found)}; restore it, start a new "
+            "run, or say that you want it with 'resume.allow=[data]'"
+        )
 
 
 def go_back(

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.console import LOGGER
 from runner.data.balance import weights_by_class
-from runner.data.fingerprint import fingerprint
+from runner.data.fingerprint import Content, fingerprint
 from runner.data.splits import Splits
 from runner.device import Precision, describe_device
 from runner.schema import Config
@@ -77,10 +77,11 @@ def _epochs(number: int) -> str:
     return f"{number} epoch{'' if number == 1 else 's'}"
 
 
-def facts_of_data(splits: Splits) -> dict[str, Any]:
-    """What run.json says of the data set: its fingerprint, and how many images and classes it has."""
+def facts_of_data(splits: Splits, content: Content | None = None) -> dict[str, Any]:
+    """What run.json says of the data set: what identifies it, and how many images and classes it has."""
     return {
         "fingerprint": fingerprint(splits),
+        **({"content": content} if content is not None else {}),
         "num_classes": len(splits.classes),
         "num_train": len(splits.train),
         "num_val": len(splits.val),

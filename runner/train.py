@@ -14,6 +14,7 @@ from runner.attempt import Attempt
 from runner.checkpoint import Checkpoint, CheckpointStore
 from runner.checkpoint_writer import CheckpointWriter
 from runner.console import LOGGER, log_to_file, progress_line
+from runner.data.fingerprint import content_of
 from runner.data.splits import Splits
 from runner.device import choose_device, set_determinism
 from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
@@ -25,7 +26,7 @@ from runner.resumption import find_checkpoint, go_back, precision_of
 from runner.run_folder import RunFolder
 from runner.schema import Config
 from runner.stop import StopRequest
-from runner.summary import conclude, introduce
+from runner.summary import conclude, facts_of_data, introduce
 from runner.sweep.referee import TrialReferee
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
@@ -79,8 +80,17 @@ def train(
         if dist.is_main and not attempt.is_resumed:
             begin(folder, config, splits, dist, attempt)
         stack.enter_context(recorded_end(folder, splits, dist))
+        return _begun(config, folder, splits, attempt, dist=dist, stop=stop)
+
+
+def _begun(
+    config: Config, folder: RunFolder, splits: Splits, attempt: Attempt, *, dist: DistContext, stop: StopRequest
+) -> RunResult:
+    """Train what has a log and a record, from its start or from its newest checkpoint."""
+    with ExitStack() as stack:
+        content = content_of(splits, config.data.fingerprint, beat=dist.beat) if dist.is_main else {}
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
-        checkpoint = find_checkpoint(config, splits, store, dist=dist, attempt=attempt)
+        checkpoint = find_checkpoint(splits, content, store, dist=dist, attempt=attempt)
         precision = precision_of(config, dist, checkpoint)
         recording = _recorder(folder, config, _step_of(checkpoint), attempt)
         recorder = stack.enter_context(recording) if dist.is_main else None
@@ -100,6 +110,8 @@ def train(
             _prepare(assembled.trainer, checkpoint, attempt, folder)
         if attempt.is_resumed and dist.is_main:
             go_back(folder, config, store, checkpoint, attempt)
+        if dist.is_main:
+            folder.update(data=facts_of_data(splits, content))
         checkpoint = None  # its tensors are as large as the model and the optimizer's state
         with device_errors_named(dist.device, _batch_too_large(config)):
             return _run(config, assembled, splits, folder, recorder)

@@ -284,6 +284,12 @@ def test_without_any_checkpoint_it_starts_from_the_start(tiny, tmp_path, monkeyp
     assert outcome(resume(run_dir)) == unkilled(SCENARIO)
 
 
+def swap(one, other):
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
 def test_other_classes_and_other_images_are_refused(tmp_path, tiny, monkeypatch):
     from PIL import Image
 
@@ -301,6 +307,11 @@ def test_other_classes_and_other_images_are_refused(tmp_path, tiny, monkeypatch)
     with pytest.raises(CheckpointError, match=r"other images than the run was started with.*resume\.allow=\[data\]"):
         resume(run_dir, f"data.root={moved}")
     (moved / "train" / "a" / "9.png").unlink()
+    one, other = moved / "train" / "a" / "1.png", moved / "train" / "b" / "2.png"
+    swap(one, other)
+    with pytest.raises(CheckpointError, match=r"data\.train: files of its images h.*resume\.allow=\[data\]"):
+        resume(run_dir, f"data.root={moved}")
+    swap(one, other)
     for split in ("train", "val"):
         (moved / split / "b").rename(moved / split / "c")
     with pytest.raises(CheckpointError, match=r"gone \['b'\], new \['c'\]"):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
@@ -21,7 +22,15 @@ MAX_YAML_NODES = 10_000
 MAX_YAML_ALIASES = 100
 MAX_DEPTH = 100
 _CHUNK_BYTES = 1 << 20
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+# What a terminal obeys or is confused by: C0 and C1; ends of lines and marks that turn the direction of the text around
+# (Trojan Source, CVE-2021-42574); halves of characters, which no stream can encode, and bytes as PEP 383 keeps them.
+_OBEYED = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+    **{code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))},
+    **{code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)},
+    **{0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)},
+}
+_OBEYED_IN_LINES = {code: text for code, text in _OBEYED.items() if chr(code) not in "\t\n"}
 
 
 class UntrustedFileError(ValueError):
@@ -30,41 +39,48 @@ class UntrustedFileError(ValueError):
 
 def printable(text: str) -> str:
     """A name that came from elsewhere, on one line and without the escape sequences that a terminal would obey."""
-    return text.translate(_CONTROL)
+    return text if text.isascii() and text.isprintable() else text.translate(_OBEYED)
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, and nothing else: a FIFO would block whoever opens it, a device has no end.
+def printable_lines(text: str) -> str:
+    """A message with names in it that came from elsewhere: as :func:`printable`, but tabs and line ends stay."""
+    return text.translate(_OBEYED_IN_LINES)
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """A regular file, opened for reading without waiting for anything.
+
+    Args:
+        path: a link is followed, as a user's own folder may hold some; what a received folder may link to is checked
+            where that folder is opened.
 
     Raises:
         FileNotFoundError: there is none.
         OSError: it can't be read.
-        UntrustedFileError: it is a device, a FIFO or the like, or no path at all.
+        UntrustedFileError: it is a device, a FIFO or the like.
     """
     if "\0" in str(path):
         raise UntrustedFileError(f"'{printable(str(path))}' is no path: it has a NUL character in it")
     # A FIFO would block the opening of it until somebody writes.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    what = "a folder" if stat.S_ISDIR(mode) else "a device, a FIFO or a socket"
-    raise UntrustedFileError(f"{path} is {what}, no regular file")
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        what = "a folder" if stat.S_ISDIR(mode) else "a device, a FIFO or a socket"
+        raise UntrustedFileError(f"{path} is {what}, no regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a regular file.
 
     Args:
-        path: a link is followed, as a user's own folder may hold some; what a received folder may link to is checked
-            where that folder is opened.
+        path: a link is followed, as in :func:`open_regular`.
         max_bytes: largest file that is read.
 
     Raises:
-        FileNotFoundError: there is none.
-        OSError: it can't be read.
-        UntrustedFileError: it is a device, a FIFO or the like, or larger than that.
+        FileNotFoundError, OSError, UntrustedFileError: as of :func:`open_regular`.
+        UntrustedFileError: it is larger than that.
     """
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)

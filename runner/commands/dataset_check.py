@@ -21,6 +21,7 @@ _TITLES = {
     "same_content_with_several_labels": "same content with different labels",
     "same_content_within_a_split": "same content within a split",
     "suspicious_size": "suspicious width or height",
+    "odd_class_names": "odd class names",
 }
 
 
@@ -75,7 +76,9 @@ def _examples(report: dict[str, Any]) -> Iterator[str]:
     for kind, count in _found(report):
         yield f"{_TITLES[kind]}:"
         for item in report[kind][:_MAX_EXAMPLES]:
-            if isinstance(item, list):
+            if "names" in item:
+                yield f"  {' and '.join(map(ascii, item['names']))} {item['reason']}"
+            elif isinstance(item, list):
                 yield "  " + " = ".join(f"{one['path']} ({one['label']})" for one in item[:_MAX_EXAMPLES])
             else:
                 size = f"{item['width']}×{item['height']}, " if "width" in item else ""

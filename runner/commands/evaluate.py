@@ -74,12 +74,13 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     call, overrides = read_call("evaluate", EvaluateCall, argv)
     run_dir = typed_path(call.run, "run").resolve()
     refuse_ways_out(run_dir)
-    read_record(run_dir)
+    record = read_record(run_dir)
     output = None if call.output is None else typed_path(call.output, "output").resolve()
     check_writable(output or run_dir / "evaluation", key="output")
     config, classes = load_config(run_dir, overrides), read_classes(run_dir)
     plan = choose_launch(config)
-    images = open_images(config, load_saved(run_dir, only_reads=True), overrides, classes, call.split)
+    saved = load_saved(run_dir, only_reads=True)
+    images = open_images(config, saved, overrides, classes, call.split, record=record)
     from runner.device import choose_device, choose_precision  # noqa: PLC0415 - torch only once the data is good
     from runner.evaluation.weights import choose_weights  # noqa: PLC0415
     from runner.model import check_trained  # noqa: PLC0415
@@ -87,7 +88,7 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     choose_precision(config.trainer, choose_device(config.trainer))
     weights = choose_weights(run_dir, call.checkpoint, call.weights)
     check_trained(weights.file, config.model, len(classes))
-    subject = Subject(split=call.split, data=images.data, weights=weights.to_json())
+    subject = Subject(split=call.split, data=images.data, weights=weights.to_json(), differences=images.differences)
     folder = output or output_folder(run_dir, images, weights=weights.label, split=call.split)
     check_free(folder, subject, is_own=output is None)
     for note in images.notes:
@@ -95,6 +96,8 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
     # BatchNorm has its statistics from training, so a run of many GPUs is evaluated anywhere.
     dist = config.dist.model_copy(update={"sync_batchnorm": False})
     config = config.model_copy(update={"dist": dist})
+    for difference in images.differences:
+        LOGGER.warning("the images are not those of the training, so neither is the result: %s", difference)
     # The images to evaluate stand for the validation split; nothing is trained.
     splits = Splits(classes=classes, train=images.source, val=images.source, test=None, notes=())
     work = EvaluationWork(subject=subject, weights_file=weights.file)

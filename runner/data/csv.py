@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from runner.base.untrusted import UntrustedFileError
 from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
-from runner.data.index import FolderIndex, packed, shown, some
-from runner.data.rows import Columns, ListMistake, MissingColumns, Row, rows_of
+from runner.data.index import FolderIndex, packed, some
+from runner.data.overlap import IDENTITY, Identities, find_same_places, find_shared, identity_of
+from runner.data.rows import Columns, ListMistake, MissingColumns, Row, entry, labels_told, rows_of
 from runner.data.source import FolderSource, Labels, Opened
 from runner.errors import InvalidDatasetError, RunnerError
 from runner.schema.data import CsvData
@@ -28,6 +30,8 @@ class ImageList:
 
     index: FolderIndex
     """Its images in the order of the file; `folder` is where relative paths start."""
+    files: Identities
+    """What each image's file is, whatever it is called; shape (N,)."""
     groups: Labels | None
     """Number of each image's group, shape (N,), where there is a group column."""
     notes: tuple[str, ...]
@@ -42,8 +46,9 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
     Returns:
         The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its file.
     """
-    errors: list[RunnerError] = []
     files = {"train": data.train, "val": data.val, "test": data.test}
+    errors: list[RunnerError] = [*find_same_places({f"data.{name}": file for name, file in files.items()}, "list")]
+    are_same = bool(errors)
     lists = {name: _read(file, f"data.{name}", data, errors) for name, file in files.items() if file is not None}
     train = lists.pop("train")
     if train is None:
@@ -66,7 +71,10 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
             errors.append(error)
             continue
         sources[name] = FolderSource(other.index, labels_by_name(other.index, train.index), data.max_pixels)
-        notes += [*missing_classes_note(other.index, key, train.index), *_shared_note(other.index, key, train.index)]
+        notes += missing_classes_note(other.index, key, train.index)
+    shared = [] if are_same else list(find_shared(_images_of({"train": train, **lists})))
+    errors += [said for said in shared if isinstance(said, InvalidDatasetError)]
+    notes += [said for said in shared if isinstance(said, str)]
     opened = Opened(
         classes=train.index.classes,
         train=FolderSource(train.index, train.index.labels, data.max_pixels),
@@ -76,6 +84,10 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
         train_groups=train.groups,
     )
     return opened, errors
+
+
+def _images_of(lists: Mapping[str, ImageList | None]) -> dict[str, tuple[FolderIndex, Identities]]:
+    return {f"data.{name}": (own.index, own.files) for name, own in lists.items() if own is not None}
 
 
 def _read(file: str, key: str, data: CsvData, errors: list[RunnerError]) -> ImageList | None:
@@ -104,6 +116,8 @@ def read_list(file: str, key: str, data: CsvData) -> ImageList:
         rows = list(rows_of(Path(file), columns, delimiter=data.delimiter))
     except OSError as error:
         raise InvalidDatasetError(f"{key} = {file}: can't be read: {error.strerror}") from error
+    except UntrustedFileError as error:
+        raise InvalidDatasetError(f"{key}: {error}") from error
     except MissingColumns as error:
         raise InvalidDatasetError(f"{key} = {file}: {_columns_note(error)}") from error
     except ListMistake as error:
@@ -111,7 +125,7 @@ def read_list(file: str, key: str, data: CsvData) -> ImageList:
     if not rows:
         raise InvalidDatasetError(f"{key} = {file}: lists no image: there is no row below the header")
     kept, notes = _once(rows, folder, f"{key} = {file}")
-    _check_files(list(kept), folder, f"{key} = {file}")
+    files = _identified(kept, folder, f"{key} = {file}")
     classes = sorted({row.label for row in kept.values()}, key=os.fsencode)
     number = {name: position for position, name in enumerate(classes)}
     labels = np.fromiter((number[row.label] for row in kept.values()), np.int64, len(kept))
@@ -120,7 +134,7 @@ def read_list(file: str, key: str, data: CsvData) -> ImageList:
     groups = None
     if data.group_column is not None:
         groups = np.unique([row.group for row in kept.values()], return_inverse=True)[1].astype(np.int64)
-    return ImageList(index=index, groups=groups, notes=notes)
+    return ImageList(index=index, files=files, groups=groups, notes=notes)
 
 
 def _columns_note(mistake: MissingColumns) -> str:
@@ -140,10 +154,10 @@ def _once(rows: Sequence[Row], folder: str, where: str) -> tuple[dict[str, Row],
         if first is row:
             continue
         if (first.label, first.group) == (row.label, row.group):
-            repeated.append(shown(path))
+            repeated.append(entry(path, row.line))
         else:
-            said = f"{first.label}, then {row.label}" if first.label != row.label else "in two groups"
-            contradictions.append(f"{shown(path)} (lines {first.line} and {row.line}: {said})")
+            said = labels_told(first, row) if first.label != row.label else "in two groups"
+            contradictions.append(f"{entry(path, row.line)} (lines {first.line} and {row.line}: {said})")
     if contradictions:
         raise InvalidDatasetError(f"{where}: {len(contradictions)} rows contradict others: {_some(contradictions)}")
     note = f"{where}: {len(repeated)} rows say again what others say, and are used once: {_some(repeated)}"
@@ -157,27 +171,24 @@ def _plain(path: str, folder: str) -> str:
     return path.removeprefix(f"{folder}/")
 
 
-def _check_files(paths: Sequence[str], folder: str, where: str) -> None:
+def _identified(kept: Mapping[str, Row], folder: str, where: str) -> Identities:
+    """See that all files are there."""
+    paths = list(kept)
     parts = [paths[start : start + _FILES_PER_TASK] for start in range(0, len(paths), _FILES_PER_TASK)]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
-        missing = [path for part in threads.map(lambda part: _missing(part, folder), parts) for path in part]
+        found = [file for part in threads.map(lambda part: _files(part, folder), parts) for file in part]
+    missing = [path for path, file in zip(paths, found, strict=True) if file is None]
     if missing:
         hint = "; these look like paths of Windows: write / for \\" if "\\" in missing[0] else ""
         raise InvalidDatasetError(
             f"{where}: {len(missing)} of {len(paths)} images are not there or no files, looked for from {folder}: "
-            f"{_some([shown(path) for path in missing])}{hint}"
+            f"{_some([entry(path, kept[path].line) for path in missing])}{hint}"
         )
+    return np.array(found, IDENTITY)
 
 
-def _missing(paths: Sequence[str], folder: str) -> list[str]:
-    return [path for path in paths if "\0" in path or not os.path.isfile(os.path.join(folder, path))]  # noqa: PTH113, PTH118 - a million of them
-
-
-def _shared_note(index: FolderIndex, key: str, train: FolderIndex) -> tuple[str, ...]:
-    """Images that are in training too make a split easier than what it stands for."""
-    known = {train.path(image) for image in range(len(train))}
-    shared = [shown(path) for image in range(len(index)) if (path := index.path(image)) in known]
-    return (f"{key}: {len(shared)} of {len(index)} images are in data.train too: {_some(shared)}",) if shared else ()
+def _files(paths: Sequence[str], folder: str) -> list[tuple[int, int] | None]:
+    return [identity_of(os.path.join(folder, path), is_image=True) for path in paths]  # noqa: PTH118 - a million of them
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 import warnings
 from collections.abc import Iterator
@@ -29,8 +30,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
+from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.data import jpeg
-from runner.data.index import shown
+from runner.data.index import told
 from runner.data.stored import DecodedImage, Pixels, StoredImage
 from runner.errors import DeviceError, InvalidDatasetError
 from runner.schema.data import MOST_PIXELS
@@ -39,11 +41,15 @@ from runner.schema.data import MOST_PIXELS
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
 # Larger files are no photographs; Pillow reads them piece by piece.
 _MOST_JPEG_BYTES = 512 * 2**20
+_MOST_HEADER_BYTES = 1 << 16
+# The header of a PPM that is not over: it lacks the last of three numbers (of two for bitmaps, P1 and P4).
+_GAP = rb"(?:\s++|#[^\r\n]*+[\r\n]?+)++"
+_UNFINISHED_PPM = re.compile(rb"P(?:[14](?:%b[^\s#]++){0,1}+|[^14](?:%b[^\s#]++){0,2}+)(?:%b)?+" % (_GAP, _GAP, _GAP))
 _SILENCE = Lock()
 # EXIF orientations that exchange height and width.
 _ON_THEIR_SIDE = (5, 6, 7, 8)
 # What another attempt may not meet: no property of the image, so that skipping it would depend on the hour.
-_FAULTS_OF_THE_MACHINE = frozenset(
+FAULTS_OF_THE_MACHINE = frozenset(
     {
         errno.EIO,
         errno.ESTALE,
@@ -81,8 +87,7 @@ def open_image(path: str, max_pixels: int = MOST_PIXELS) -> StoredImage:
             pixels: always so for this file. The pixels of a JPEG raise it when they are decoded.
         DeviceError: the machine can't read it at this moment, as a failing disk or network.
     """
-    # pathlib interns each part of a path: after 20,000 images of it each loader process had a table of its own of 4 MB.
-    with _named_errors(path), open(path, "rb") as file:  # noqa: PTH123
+    with _named_errors(path), open_regular(path) as file:
         content = _content_of_jpeg(file)
         header = jpeg.read_header(content) if content is not None else None
         if content is None or header is None:
@@ -99,8 +104,10 @@ def bytes_once_decoded(path: str) -> int:
         InvalidDatasetError: as :func:`open_image`, as far as the header tells.
         DeviceError: the machine can't read it at this moment.
     """
-    with _named_errors(path), _unwarned(), Image.open(path, formats=_FORMATS) as image:
-        return image.width * image.height * 3
+    with _named_errors(path), open_regular(path) as file:
+        _refuse_endless_header(file)
+        with _unwarned(), Image.open(file, formats=_FORMATS) as image:
+            return image.width * image.height * 3
 
 
 @dataclass(frozen=True)
@@ -149,9 +156,18 @@ def _orientation_of(content: bytes) -> int:
 
 
 def _decoded_by_pillow(file: BinaryIO, max_pixels: int) -> Pixels:
+    _refuse_endless_header(file)
     with _unwarned(), Image.open(file, formats=_FORMATS) as image:
         _refuse_large(*image.size, max_pixels)
         return to_rgb(image)
+
+
+def _refuse_endless_header(file: BinaryIO) -> None:
+    """Pillow reads the comments of a PPM byte by byte: of hundreds of megabytes for minutes."""
+    head = file.read(_MOST_HEADER_BYTES)
+    file.seek(0)
+    if len(head) == _MOST_HEADER_BYTES and _UNFINISHED_PPM.fullmatch(head):
+        raise ValueError(f"its header has more than {_MOST_HEADER_BYTES:,} bytes")
 
 
 @contextmanager
@@ -171,9 +187,9 @@ def _named_errors(path: str) -> Iterator[None]:
         raise
     # Damaged files make Pillow's decoders raise nearly everything, from OSError and SyntaxError to struct.error.
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _FAULTS_OF_THE_MACHINE:
-            raise DeviceError(f"{shown(path)}: can't be read at this moment: {error.strerror}") from error
-        raise InvalidDatasetError(f"{shown(path)}: {_reason(error, path)}") from error
+        if isinstance(error, OSError) and error.errno in FAULTS_OF_THE_MACHINE:
+            raise DeviceError(f"{told(path)}: can't be read at this moment: {error.strerror}") from error
+        raise InvalidDatasetError(f"{told(path)}: {_reason(error, path)}") from error
 
 
 def _refuse_large(width: int, height: int, max_pixels: int) -> None:
@@ -260,6 +276,8 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 def _reason(error: Exception, path: str) -> str:
     match error:
+        case UntrustedFileError():
+            return "this is no regular file"
         case UnidentifiedImageError():
             if Path(path).stat().st_size == 0:
                 return "the file is empty (0 bytes)"

@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from runner.data.index import shown, some
+from runner.base.untrusted import UntrustedFileError, read_bytes
+from runner.data.index import some
+from runner.data.rows import entry
 from runner.data.source import FolderSource, ImageSource, Opened, Subset
 from runner.errors import InvalidDatasetError
 from runner.schema.data import DataConfig
 
 _COLUMN = "path"
+_MAX_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -80,32 +83,46 @@ def without_excluded_from(source: ImageSource, data: DataConfig, *, key: str) ->
     return rest.source, _notes(data.exclude, len(rest.found), in_vain)
 
 
-def read_exclude(file: str) -> tuple[str, ...]:
-    """The paths that a list names: of CSV with a column `path` in its first line, else one per line.
+def read_exclude(file: str) -> dict[str, int]:
+    """The paths that a list names, with their lines: of CSV with a column `path` in its first line, else one per line.
 
     Raises:
         InvalidDatasetError: the file can't be read, or is no CSV after all.
     """
     try:
         # Names of files may be any bytes, and hold line breaks of any kind where they stand in quotes.
-        text = Path(file).read_bytes().decode("utf-8-sig", "surrogateescape")
+        text = read_bytes(Path(file), max_bytes=_MAX_BYTES).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise InvalidDatasetError(f"data.exclude = {file}: can't be read: {error.strerror}") from error
+    except UntrustedFileError as error:
+        raise InvalidDatasetError(f"data.exclude: {error}") from error
     lines = text.split("\n")
-    if _COLUMN not in [name.strip() for name in lines[0].split(",")]:
-        return tuple(dict.fromkeys(line.removesuffix("\r") for line in lines if line.strip()))
+    is_csv = _COLUMN in [name.strip() for name in lines[0].split(",")]
     try:
-        header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        named = _cells(text) if is_csv else ((line.removesuffix("\r"), at) for at, line in enumerate(lines, 1))
+        entries: dict[str, int] = {}
+        for path, line in named:
+            if path.strip():
+                entries.setdefault(path, line)
     except csv.Error as error:
         raise InvalidDatasetError(f"data.exclude = {file}: this is no CSV: {error}") from error
-    place = [name.strip() for name in header].index(_COLUMN)
-    return tuple(dict.fromkeys(row[place] for row in rows if len(row) > place and row[place].strip()))
+    return entries
+
+
+def _cells(text: str) -> Iterator[tuple[str, int]]:
+    """The column of paths, each with its line."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header = [name.strip() for name in next(reader)]
+    if _COLUMN not in header:
+        raise csv.Error("the quotes in its first line make one column of several")
+    place = header.index(_COLUMN)
+    yield from ((row[place], reader.line_num) for row in reader if len(row) > place)
 
 
 def _wanted(file: str, root: str | None) -> dict[str, str]:
-    """What a list names: its entries, by their full paths."""
+    """What a list names: its entries as messages call them, by their full paths."""
     base = root or str(Path(file).parent)
-    return {_full(base, entry): entry for entry in read_exclude(file)}
+    return {_full(base, path): entry(path, line) for path, line in read_exclude(file).items()}
 
 
 def _full(folder: str, path: str) -> str:
@@ -143,5 +160,5 @@ def _notes(file: str, num_left_out: int, in_vain: Sequence[str]) -> tuple[str, .
     note = f"data.exclude = {file}: {num_left_out} images are left out"
     if not in_vain:
         return (note,)
-    names = some([shown(entry) for entry in sorted(in_vain)])
+    names = some(sorted(in_vain))
     return (note, f"data.exclude = {file}: {len(in_vain)} entries name no image of this data set: {names}")

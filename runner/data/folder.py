@@ -10,6 +10,7 @@ from pathlib import Path
 from runner.data.classes import labels_by_name, missing_classes_note, unknown_classes_error
 from runner.data.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders, some
 from runner.data.index_cache import load_or_scan
+from runner.data.overlap import find_same_class_folders, find_same_places
 from runner.data.paths import cache_folder
 from runner.data.source import FolderSource, Opened
 from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
@@ -26,7 +27,9 @@ def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | No
     Returns:
         The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its folder.
     """
-    errors: list[RunnerError] = []
+    places = {"data.train": data.train, "data.val": data.val, "data.test": data.test}
+    errors: list[RunnerError] = [*find_same_places(places, "folder")]
+    are_same = bool(errors)
     kept_notes: list[str] = []
     listed = _scanner(data, may_keep=may_keep)
     train = _scan_train(data, listed, errors, kept_notes)
@@ -34,6 +37,9 @@ def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | No
     if train is None:
         return None, errors
     errors += _mistakes_in_classes(train)
+    if not are_same:
+        named = {f"data.{name}": index for name, index in others.items() if index is not None}
+        errors += find_same_class_folders({"data.train": train, **named})
     notes = (*kept_notes[:1], *_notes_of(train, "data.train"))
     sources: dict[str, FolderSource] = {}
     for name, index in others.items():

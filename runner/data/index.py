@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from runner.base.untrusted import printable
 from runner.errors import InvalidDatasetError, NotLabeledDatasetError
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
@@ -23,6 +24,10 @@ _NUM_THREADS = 8
 _MAX_EXAMPLES = 3
 _INT64_MAX = (1 << 63) - 1
 _MAX_NAMES = 8
+_MAX_NAME_CHARACTERS = 255
+# A few folders that link to each other make as many paths as anybody likes.
+_MAX_DEPTH = 64
+_MAX_VISITS = 100
 
 HIDDEN = "hidden"
 SYSTEM = "of an operating system"
@@ -109,7 +114,7 @@ class _Aside:
         self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
         # The first ones by name, so that the sentence is the same on every file system.
-        examples.append(shown(path))
+        examples.append(told(path))
         examples.sort()
         del examples[_MAX_EXAMPLES:]
 
@@ -131,17 +136,33 @@ class _Found:
     paths: list[bytes] = field(default_factory=list)
     stamps: dict[bytes, Stamp] = field(default_factory=dict)
     aside: _Aside = field(default_factory=_Aside)
+    visits: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """How often each folder, by device and inode, was looked into; more than once by links only."""
 
 
 def shown(path: bytes | str) -> str:
-    """A path as it can be printed: bytes that are no UTF-8 as \\xNN."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+    """A path as text, in a file of results: bytes that are no UTF-8 as \\xNN."""
+    try:
+        return os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half a character, as JSON can hold it; no file is called so
+        return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of this name in a folder would be taken for an image."""
+    _, dot, extension = name.rpartition(".")
+    return bool(dot) and extension.lower() in IMAGE_EXTENSIONS
+
+
+def told(path: bytes | str) -> str:
+    """A path in a message: on one line, and without what a terminal would obey."""
+    return printable(shown(path))
 
 
 def some(names: Sequence[str]) -> str:
-    """The first of these names, and how many there are where that is not all."""
+    """The first of these names in a message, and how many there are where that is not all."""
     shortened = f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + shortened
+    return ", ".join(printable(name[:_MAX_NAME_CHARACTERS]) for name in names[:_MAX_NAMES]) + shortened
 
 
 def expected_tree(folder: str) -> str:
@@ -269,7 +290,7 @@ def _check_class_folders(folder: str, key: str, class_folders: Sequence[bytes], 
             name.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InvalidDatasetError(
-                f"{key} = {folder}: the name of the class folder {shown(name)} is no UTF-8; rename it"
+                f"{key} = {folder}: the name of the class folder {told(name)} is no UTF-8; rename it"
             ) from error
 
 
@@ -285,6 +306,11 @@ def _walk(directory: bytes, relative: bytes, around: frozenset[tuple[int, int]],
     if identity in around:
         aside.put(LINK_LOOP, relative)
         return
+    found.visits[identity] += 1
+    if len(around) == _MAX_DEPTH:
+        raise OSError(errno.ELOOP, f"folders lie more than {_MAX_DEPTH} deep in each other", directory)
+    if found.visits[identity] > _MAX_VISITS:
+        raise OSError(errno.ELOOP, f"links lead to this folder in more than {_MAX_VISITS} ways", directory)
     # Taken before the list is read: what changes meanwhile makes the stamp old.
     found.stamps[relative] = _stamp(status)
     with os.scandir(directory) as entries:
@@ -335,7 +361,7 @@ def _assemble(
 
 
 def _unreadable(error: OSError, folder: str, key: str) -> InvalidDatasetError:
-    place = shown(error.filename) if error.filename else folder
+    place = told(error.filename) if error.filename else folder
     where = f"{key} = {folder}" + ("" if place == folder else f": {place}")
     match error.errno:
         case errno.ENOENT if place == folder:

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import BaseFileLock, FileLock, Timeout
 
+from runner.base.untrusted import open_regular
 from runner.data.index import BROKEN_LINK, FolderIndex, LeftOut, Scan, Stamp, packed, scan, stamp_of
 from runner.errors import InvalidDatasetError, OutputError
 from runner.files import write_atomic
@@ -215,14 +216,14 @@ def _read_valid(file: Path, folder: str) -> MappedIndex | None:
         directory = os.fsencode(folder)
         if all(stamp_of(os.path.join(directory, name)) == stamp for name, stamp in stamps.items()):  # noqa: PTH118
             return index
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         # Missing, damaged, of another version, or a folder is gone: in any case the data set is scanned again.
         return None
     return None
 
 
 def _read(file: Path) -> tuple[MappedIndex, dict[bytes, Stamp]]:
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
     digest = bytes(content[-_DIGEST_BYTES:])
     if content[: len(_MAGIC)] != _MAGIC or _digest(content[:-_DIGEST_BYTES]) != digest:

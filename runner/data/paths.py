@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import assert_never
 
+from runner.base.untrusted import printable
 from runner.errors import ConfigError, InvalidDatasetError, Problem
 from runner.schema.data import CsvData, DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
 
@@ -34,7 +35,7 @@ def resolve_paths(data: DataConfig) -> DataConfig:
 
     Raises:
         ConfigError: a path or list was given that this source does not use.
-        InvalidDatasetError: a path begins with the home folder of an unknown user.
+        InvalidDatasetError: a path begins with the home folder of an unknown user, or has a NUL character in it.
     """
     match data:
         case FolderData():
@@ -105,6 +106,8 @@ def _refuse_exclude(data: DataConfig) -> None:
 
 
 def _full(path: str | Path) -> Path:
+    if "\0" in str(path):
+        raise InvalidDatasetError(f"{printable(str(path))}: this is no path: it has a NUL character in it")
     try:
         expanded = Path(path).expanduser()
     except RuntimeError as error:
@@ -115,6 +118,7 @@ def _full(path: str | Path) -> Path:
 def _exists(folder: Path) -> bool:
     try:
         return folder.exists()
-    except PermissionError:
-        # Then the training folder beside it can't be read either, and opening that says so.
+    except OSError:
+        # Not permitted, or a name that is too long: then the training folder beside it can't be read either, and
+        # opening that says so.
         return False

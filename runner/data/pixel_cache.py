@@ -146,6 +146,10 @@ class CachedSource:
     def bytes_once_decoded(self, image: int) -> None:
         """They are in memory, or will be."""
 
+    def file(self, image: int) -> str | None:
+        """As in the other source."""
+        return self.source.file(image)
+
     def describe(self, image: int) -> str:
         """As the other source describes it."""
         return self.source.describe(image)

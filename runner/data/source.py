@@ -47,6 +47,9 @@ class ImageSource(Protocol):
             InvalidDatasetError: it can't be read.
         """
 
+    def file(self, image: int) -> str | None:
+        """Full path of the file of its own that this image has; None, for all images, where they have none."""
+
     def describe(self, image: int) -> str:
         """How a person would find this image: its path, or its number in a named data set."""
 
@@ -79,6 +82,10 @@ class FolderSource:
     def bytes_once_decoded(self, image: int) -> int:
         """By the header of the file."""
         return bytes_once_decoded(self.index.path(image))
+
+    def file(self, image: int) -> str:
+        """As the index has it."""
+        return self.index.path(image)
 
     def describe(self, image: int) -> str:
         """Full path."""
@@ -113,6 +120,10 @@ class Subset:
     def bytes_once_decoded(self, image: int) -> int | None:
         """As the other source says."""
         return self.source.bytes_once_decoded(int(self.ids[image]))
+
+    def file(self, image: int) -> str | None:
+        """As in the other source."""
+        return self.source.file(int(self.ids[image]))
 
     def describe(self, image: int) -> str:
         """As the other source describes it."""

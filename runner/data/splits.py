@@ -9,6 +9,7 @@ from typing import assert_never
 import numpy as np
 
 from runner.data.batched import find_cache_problems
+from runner.data.classes import odd_names_note
 from runner.data.csv import open_csv
 from runner.data.digits import ensure_digits
 from runner.data.exclude import without_excluded
@@ -91,7 +92,8 @@ def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetc
         errors += _mistakes_in_splits(opened, data, global_batch_size)
     if errors or opened is None or opened.val is None:
         return Inspection(splits=None, errors=tuple(errors))
-    splits = Splits(classes=opened.classes, train=opened.train, val=opened.val, test=opened.test, notes=opened.notes)
+    notes = (*opened.notes, *odd_names_note(opened.classes))
+    splits = Splits(classes=opened.classes, train=opened.train, val=opened.val, test=opened.test, notes=notes)
     return Inspection(splits=splits, errors=())
 
 

@@ -40,6 +40,9 @@ class SyntheticSource:
     def bytes_once_decoded(self, image: int) -> None:
         """They are in memory."""
 
+    def file(self, image: int) -> None:
+        """There is none."""
+
     def describe(self, image: int) -> str:
         """Its number and the number of its picture."""
         return f"synthetic image {image} (picture {image % len(self.pool)})"

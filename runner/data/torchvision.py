@@ -22,6 +22,8 @@ from runner.data.stored import DecodedImage, Pixels, StoredImage
 from runner.errors import InvalidDatasetError
 from runner.schema.data import TorchvisionData, TorchvisionDatasetName
 
+# What its data sets call the list of their files, some with labels.
+_LISTS_OF_FILES = ("_image_files", "_images", "_samples", "samples")
 _DOWNLOAD_FAILURES = (
     OSError,  # also urllib.error.URLError and TimeoutError
     RuntimeError,  # torchvision: a checksum does not fit
@@ -63,6 +65,14 @@ class TorchvisionSource:
     def bytes_once_decoded(self, image: int) -> int | None:
         """Known only once it is decoded, unless torchvision has read all images into an array."""
         return None if hasattr(self.dataset, "data") else self.load(image).size
+
+    def file(self, image: int) -> str | None:
+        """Its file, where torchvision has a list of them."""
+        for name in _LISTS_OF_FILES:
+            if (files := getattr(self.dataset, name, None)) is not None:
+                entry = files[image]
+                return str(entry[0] if isinstance(entry, tuple) else entry)
+        return None
 
     def describe(self, image: int) -> str:
         """Name of data set and split, and the number."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from runner.data.index import shown
+from runner.data.index import told
 from runner.errors import InvalidDatasetError
 
 CHUNK_BYTES = 1 << 20
@@ -113,7 +113,7 @@ class _Judge:
             )
 
     def refusal(self, name: str, reason: str) -> InvalidDatasetError:
-        return InvalidDatasetError(f"input = {self.path}: the member {shown(name)} {reason}; nothing was unpacked")
+        return InvalidDatasetError(f"input = {self.path}: the member {told(name)} {reason}; nothing was unpacked")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from runner.console import tracked
+from runner.data.classes import odd_names
 from runner.data.index import shown
 from runner.data.paths import resolve_paths
 from runner.data.source import ImageSource
@@ -111,6 +112,7 @@ def _report(
     counts = counts_per_class(table, len(splits.classes))
     present = [count for count in counts["train"] if count]
     suspicious = np.union1d(findings.tiny, findings.elongated)
+    odd = odd_names(splits.classes)
     has_files = all(file_of(source, 0) is not None for source in sources.values())
     return {
         "command": "dataset check",
@@ -123,6 +125,7 @@ def _report(
             "same_content_with_several_labels": len(findings.contradictions),
             "same_content_within_a_split": len(findings.repeats),
             "suspicious_size": len(suspicious),
+            "odd_class_names": len(odd),
         },
         "num_per_class": {
             label: {name: own[position] for name, own in counts.items()}
@@ -143,6 +146,7 @@ def _report(
             _place(sources, table, image) | _oddity(table, findings, image)
             for image in suspicious.tolist()[:_MAX_LISTED]
         ],
+        "odd_class_names": [{"names": list(found.names), "reason": found.reason} for found in odd[:_MAX_LISTED]],
         "notes": list(splits.notes),
     }
 

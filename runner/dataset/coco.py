@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
-from runner.data.index import shown
+from runner.base.untrusted import UntrustedFileError, read_bytes
+from runner.data.index import told
 from runner.errors import InvalidDatasetError, NotLabeledDatasetError
 
+# LVIS has a file of 1.1 GB.
+_MOST_BYTES = 2 << 30
 NO_ANNOTATION = "without an annotation"
 SEVERAL_LABELS = "with several labels"
 
@@ -60,9 +63,11 @@ def read_coco(file: Path, multiple_labels: _Rule) -> CocoLabels:
 
 def _loaded(file: Path) -> Mapping[str, Any]:
     try:
-        tree = json.loads(file.read_bytes())
+        tree = json.loads(read_bytes(file, max_bytes=_MOST_BYTES))
     except OSError as error:
         raise InvalidDatasetError(f"input = {file}: can't be read: {error.strerror}") from error
+    except UntrustedFileError as error:
+        raise InvalidDatasetError(f"input: {error}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidDatasetError(f"input = {file}: this is no JSON: {error}") from error
     if not isinstance(tree, dict) or "images" not in tree:
@@ -93,7 +98,7 @@ def _labels(
         else:
             label = names[_chosen(file, name, own, categories, rule)["category_id"]]
             if labels.setdefault(name, label) != label:
-                raise InvalidDatasetError(f"input = {file}: {shown(name)} is listed twice, with different labels")
+                raise InvalidDatasetError(f"input = {file}: {told(name)} is listed twice, with different labels")
     return CocoLabels(labels, left_out)
 
 
@@ -105,7 +110,7 @@ def _chosen(
     match rule:
         case "error" | "skip":
             raise InvalidDatasetError(
-                f"input = {file}: {shown(name)} has several labels: {', '.join(sorted(categories))}; choose a rule "
+                f"input = {file}: {told(name)} has several labels: {', '.join(sorted(categories))}; choose a rule "
                 "with multiple_labels=largest, first or skip"
             )
         case "largest":

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from PIL import ExifTags, Image
 
-from runner.data.index import shown
+from runner.data.index import shown, told
 from runner.data.source import FolderSource, ImageSource, Subset
 from runner.errors import InvalidDatasetError
 
@@ -55,7 +55,7 @@ class Examiner:
         try:
             pixels = source.load(task.image)
         except InvalidDatasetError as error:
-            reason = str(error).removeprefix(f"{source.describe(task.image)}: ")
+            reason = str(error).removeprefix(f"{told(source.describe(task.image))}: ")
             return Facts(reason, bytes(DIGEST_BYTES), 0, 0, "", is_rotated=False)
         height, width = pixels.shape[:2]
         path = file_of(source, task.image)

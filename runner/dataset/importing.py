@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.console import tracked
 from runner.data.decode import decode_image
-from runner.data.index import IMAGE_EXTENSIONS, NO_CLASS, LeftOut, shown
+from runner.data.index import IMAGE_EXTENSIONS, NO_CLASS, LeftOut, shown, told
 from runner.dataset.layout import class_folders, output_paths
 from runner.dataset.parallel import in_parallel, num_workers
 from runner.dataset.sources import Source, UnreadableFileError, open_source
@@ -67,7 +67,7 @@ def import_images(call: DatasetImportCall, stop: StopRequest) -> dict[str, Any]:
         if len(unreadable) == len(places):
             raise InvalidDatasetError(
                 f"input = {source_path}: none of its {len(places):,} images can be decoded; the first: "
-                f"{shown(unreadable[0]['path'])}: {unreadable[0]['reason']}"
+                f"{told(unreadable[0]['path'])}: {unreadable[0]['reason']}"
             )
     report = _report(call, source, folders=folders, paths=paths, unreadable=unreadable)
     write_json(report_file, report)
@@ -152,7 +152,7 @@ def _reason_unreadable(image: _Written) -> str | None:
     try:
         decode_image(image.path)
     except InvalidDatasetError as error:
-        return str(error).removeprefix(f"{shown(image.path)}: ")
+        return str(error).removeprefix(f"{told(image.path)}: ")
     return None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
-from runner.data.index import HIDDEN, IMAGE_EXTENSIONS, NO_CLASS, NO_IMAGE, SYSTEM, SYSTEM_NAMES, shown, some
+from runner.data.index import HIDDEN, NO_CLASS, NO_IMAGE, SYSTEM, SYSTEM_NAMES, is_image_name, some, told
 from runner.errors import InvalidDatasetError
 
 # How people call the splits, in lower case.
@@ -55,13 +55,7 @@ def reason_to_leave_out(name: str) -> str | None:
         return SYSTEM
     if any(part.startswith(".") for part in parts):
         return HIDDEN
-    return None if has_image_extension(parts[-1]) else NO_IMAGE
-
-
-def has_image_extension(name: str) -> bool:
-    """Whether training would take this file for an image."""
-    _, dot, extension = name.rpartition(".")
-    return bool(dot) and extension.lower() in IMAGE_EXTENSIONS
+    return None if is_image_name(parts[-1]) else NO_IMAGE
 
 
 def lay_out(names: Iterable[str], class_from: Literal["top", "parent"]) -> Layout:
@@ -165,7 +159,7 @@ def check_class_name(label: str) -> None:
         label.encode()
     except UnicodeEncodeError as error:
         raise InvalidDatasetError(
-            f"the name of the class {shown(label)} is no UTF-8; rename it, or say how names are encoded, such as "
+            f"the name of the class {told(label)} is no UTF-8; rename it, or say how names are encoded, such as "
             "encoding=cp1252"
         ) from error
 

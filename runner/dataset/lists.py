@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.data.index import shown
-from runner.data.rows import Columns, ListMistake, MissingColumns, Row, rows_of
+from runner.base.untrusted import UntrustedFileError
+from runner.data.index import is_image_name, told
+from runner.data.rows import Columns, ListMistake, MissingColumns, Row, entry, labels_told, rows_of
 from runner.errors import ConfigError, InvalidDatasetError, Problem
 
 _THREADS = 16
@@ -35,6 +37,8 @@ def read_list(file: Path, columns: Columns, *, delimiter: str, encoding: str) ->
         return _without_repeats(file, list(rows_of(file, columns, delimiter=delimiter, encoding=encoding)))
     except OSError as error:
         raise InvalidDatasetError(f"input = {file}: can't be read: {error.strerror}") from error
+    except UntrustedFileError as error:
+        raise InvalidDatasetError(f"input: {error}") from error
     except MissingColumns as mistake:
         raise ConfigError(list(_missing_columns(file, mistake))) from mistake
     except UnicodeError as error:
@@ -61,11 +65,28 @@ def _without_repeats(file: Path, rows: list[Row]) -> ImageList:
     for row in rows:
         first = seen.setdefault(row.path, row)
         if first[1:] != row[1:]:  # but for the line
+            said = "in other groups or splits" if first.label == row.label else labels_told(first, row)
             raise InvalidDatasetError(
-                f"input = {file}: {shown(row.path)} stands there twice and differently: as {shown(first.label)!r} and "
-                f"as {shown(row.label)!r}" + (", in other groups or splits" if first.label == row.label else "")
+                f"input = {file}: {entry(row.path, row.line)} stands there twice and differently "
+                f"(lines {first.line} and {row.line}: {said})"
             )
     return ImageList(tuple(seen.values()), num_repeated=len(rows) - len(seen))
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse an input that is neither a file nor a folder: to open a FIFO, or to read a device, may never end.
+
+    Raises:
+        InvalidDatasetError: it is not there, can't be looked at, or is something else.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        raise InvalidDatasetError(f"input = {path}: there is no such file or folder") from error
+    except OSError as error:
+        raise InvalidDatasetError(f"input = {path}: can't be read: {error.strerror}") from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InvalidDatasetError(f"input = {path}: is a device, a FIFO or a socket; expected a file or a folder")
 
 
 def sizes_of(input_file: Path, root: Path, names: list[str]) -> list[int]:
@@ -77,18 +98,20 @@ def sizes_of(input_file: Path, root: Path, names: list[str]) -> list[int]:
 
     def size(name: str) -> int | None:
         try:
-            return (root / name).stat().st_size
+            found = (root / name).stat()
         except (OSError, ValueError):
             return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     # Asking one by one takes long on file systems over a network.
     with ThreadPoolExecutor(_THREADS) as pool:
         sizes = list(pool.map(size, names))
     missing = [name for name, num_bytes in zip(names, sizes, strict=True) if num_bytes is None]
     if missing:
-        examples = ", ".join(map(shown, missing[:_MAX_EXAMPLES])) + (", …" if len(missing) > _MAX_EXAMPLES else "")
+        named = [told(name) for name in missing if is_image_name(name)]
+        examples = ", ".join(named[:_MAX_EXAMPLES]) + (", …" if len(named) > _MAX_EXAMPLES else "")
         raise InvalidDatasetError(
-            f"input = {input_file}: {len(missing):,} of {len(names):,} files are not there: {examples}; relative paths "
-            f"start at {root}, or at root=FOLDER"
+            f"input = {input_file}: {len(missing):,} of {len(names):,} files are not there or no files"
+            f"{f': {examples}' if examples else ''}; relative paths start at {root}, or at root=FOLDER"
         )
     return [num_bytes for num_bytes in sizes if num_bytes is not None]

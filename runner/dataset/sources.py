@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, assert_never
 
-from runner.data.index import NO_IMAGE, FolderIndex, scan_class_folders, some
+from runner.base.untrusted import UntrustedFileError, open_regular
+from runner.data.index import NO_IMAGE, FolderIndex, is_image_name, scan_class_folders, some
 from runner.data.rows import Columns
 from runner.dataset.archive import CHUNK_BYTES, Chunks, Limits, Member, list_tar, list_zip, read_tar, read_zip
 from runner.dataset.coco import read_coco
-from runner.dataset.layout import SPLITS, Layout, Place, has_image_extension, lay_out, reason_to_leave_out
-from runner.dataset.lists import read_list, sizes_of
+from runner.dataset.layout import SPLITS, Layout, Place, lay_out, reason_to_leave_out
+from runner.dataset.lists import read_list, refuse_special, sizes_of
 from runner.errors import ConfigError, InvalidDatasetError, Problem
 from runner.schema.calls import DatasetImportCall
 
@@ -47,8 +48,7 @@ def open_source(call: DatasetImportCall, path: Path) -> Source:
         NotLabeledDatasetError: nothing tells the classes of its images.
         ConfigError: a column is not there.
     """
-    if not path.exists():
-        raise InvalidDatasetError(f"input = {path}: there is no such file or folder")
+    refuse_special(path)
     limits = Limits(max_expansion=call.max_expansion, max_unpacked_gib=call.max_unpacked_gib)
     kind = detect_format(path) if call.format == "auto" else call.format
     if (kind == "folder") != path.is_dir():
@@ -166,7 +166,7 @@ def _listed(
     root = Path(call.root).expanduser().absolute() if call.root else path.parent
     layout = Layout()
     for name, (split, label) in places.items():
-        if has_image_extension(name):
+        if is_image_name(name):
             layout.places[name] = Place(split, label, name)
         else:
             layout.left_out[NO_IMAGE].append(name)
@@ -181,11 +181,13 @@ def _listed(
 
 def _file(path: Path) -> Chunks:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except OSError as error:
         raise UnreadableFileError(f"can't be read: {error.strerror}") from error
+    except UntrustedFileError as error:
+        raise UnreadableFileError(f"can't be read: {error}") from error
 
 
 def _depth_note(call: DatasetImportCall, layout: Layout) -> list[str]:

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.console import tracked
-from runner.data.index import scan_class_folders, shown, some
+from runner.data.index import scan_class_folders, shown, some, told
 from runner.data.rows import Columns
 from runner.data.split import grouped_split, stratified_split
 from runner.dataset.layout import SPLITS, Place, check_class_name, class_folders, output_paths
-from runner.dataset.lists import read_list, sizes_of
+from runner.dataset.lists import read_list, refuse_special, sizes_of
 from runner.dataset.staging import full_path, new_folder, refuse_existing, refuse_full_disk, refuse_within
 from runner.errors import ConfigError, InvalidDatasetError, Problem
 from runner.files import named_write_errors, sha256_of, write_atomic, write_json
@@ -59,8 +59,7 @@ def split_images(call: DatasetSplitCall, stop: StopRequest) -> dict[str, Any]:
     """
     source, output = full_path(call.input), full_path(call.output)
     refuse_existing(output)
-    if not source.exists():
-        raise InvalidDatasetError(f"input = {source}: there is no such file or folder")
+    refuse_special(source)
     if call.mode != "manifest":
         refuse_within(output, source)
     images = _read_folder(call, source) if source.is_dir() else _read_list(call, source)
@@ -212,7 +211,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
     except OSError as error:
         if error.filename == str(source) and error.filename2 is None:
-            raise InvalidDatasetError(f"{shown(str(source))}: can't be read: {error.strerror}") from error
+            raise InvalidDatasetError(f"{told(str(source))}: can't be read: {error.strerror}") from error
         raise
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from runner.base.untrusted import printable
 from runner.console import LOGGER
 from runner.errors import OutputError, UsageError
 from runner.files import named_write_errors, sync_folder
@@ -24,8 +25,10 @@ def full_path(path: str) -> Path:
     """A path as it was typed, as a full one; `~` is the home folder.
 
     Raises:
-        UsageError: the home folder of an unknown user.
+        UsageError: the home folder of an unknown user, or a NUL character.
     """
+    if "\0" in path:
+        raise UsageError(f"{printable(path)}: this is no path: it has a NUL character in it")
     try:
         expanded = Path(path).expanduser()
     except RuntimeError as error:

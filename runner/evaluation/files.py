@@ -81,6 +81,7 @@ def check_free(folder: Path, subject: Subject, *, is_own: bool) -> None:
     earlier = read_metrics(folder)
     if earlier is not None:
         told = subject.to_json()
+        told.pop("differences_from_training", None)  # of the same images by name, of which the newest result is kept
         if is_own:
             del told["weights"]  # the folder is named after them; those of `best` change while the run goes on
         different = [key for key, value in told.items() if earlier.get(key) != value]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.data.fingerprint import content_of, differences, fingerprint
 from runner.data.labelled import open_class_folders, relabelled
 from runner.data.paths import resolve_paths
 from runner.data.source import ImageSource
-from runner.data.splits import open_splits
+from runner.data.splits import Splits, open_splits
 from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, Problem
 from runner.refusal import COMMAND_LINE
 from runner.run import contents
@@ -27,6 +28,7 @@ _PREPROCESSING = ("image_size", "normalize", "eval_transforms")
 # Keys of data that make no difference to what is evaluated.
 _WITHOUT_EFFECT = frozenset(
     {"batch_size", "last_batch", "workers", "train_transforms", "index_cache", "jpeg_reduction", "cache", "balance"}
+    | {"fingerprint"}
     | {"download", "on_bad_image", "max_bad_fraction"}  # metrics.json says itself what was skipped
 )
 _IMAGES = frozenset({"data", "data.root", *(f"data.{split}" for split in _SPLITS)})
@@ -41,10 +43,13 @@ class Subject:
     """Where the images come from and how they are prepared."""
     weights: dict[str, Any]
     """Which weights."""
+    differences: tuple[str, ...] = ()
+    """What of the images of the run's own split is not as it was in training."""
 
     def to_json(self) -> dict[str, Any]:
         """As metrics.json has it."""
-        return dict(vars(self))
+        told = {"split": self.split, "data": self.data, "weights": self.weights}
+        return told | ({"differences_from_training": list(self.differences)} if self.differences else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,8 @@ class Images:
     """Where it comes from and how it is prepared, as metrics.json tells."""
     is_own: bool
     """Whether it is a split of the very data that the run was trained with."""
+    differences: tuple[str, ...] = ()
+    """What of such a split is not as it was in training."""
 
 
 def load_config(run_dir: Path, overrides: Sequence[str]) -> Config:
@@ -107,7 +114,13 @@ def read_classes(run_dir: Path) -> tuple[str, ...]:
 
 
 def open_images(
-    config: Config, saved: Config, overrides: Sequence[str], classes: tuple[str, ...], split: str
+    config: Config,
+    saved: Config,
+    overrides: Sequence[str],
+    classes: tuple[str, ...],
+    split: str,
+    *,
+    record: dict[str, Any],
 ) -> Images:
     """Open the images to evaluate on.
 
@@ -121,6 +134,7 @@ def open_images(
         overrides: what was typed.
         classes: of the model.
         split: train, val or test.
+        record: run.json.
 
     Raises:
         InvalidDatasetError: there is no such split, or a class that the model does not know.
@@ -143,7 +157,19 @@ def open_images(
         raise InvalidDatasetError(f"the data set has no {split} split; give one with data.{split}=…")
     place = f"data={data.source}" + (f", data.root = {data.root}" if data.root else "")
     source = relabelled(own_source, splits.classes, classes, place=place)
-    return Images(source=source, notes=splits.notes, data=told, is_own=is_own)
+    changed = _differences(record, splits, split, data) if is_own else ()
+    return Images(source=source, notes=splits.notes, data=told, is_own=is_own, differences=changed)
+
+
+def _differences(record: dict[str, Any], splits: Splits, split: str, data: DataConfig) -> tuple[str, ...]:
+    facts = record.get("data")
+    if not isinstance(facts, dict):
+        return ()
+    if "content" in facts:
+        return tuple(differences(facts["content"], content_of(splits, data.fingerprint, names=[split]), [split]))
+    # An older run; one that was resumed may have gone on with other images.
+    is_same = facts.get("fingerprint") in (None, fingerprint(splits)) or bool(record.get("resumes"))
+    return () if is_same else ("the images have other names, labels or another order, or there are more or fewer",)
 
 
 def described(data: DataConfig) -> dict[str, Any]:

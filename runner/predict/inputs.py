@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.typed_path import typed_path
+from runner.base.untrusted import UntrustedFileError, read_bytes
 from runner.data.index import IMAGE_EXTENSIONS, scan_images, shown
 from runner.errors import InvalidDatasetError
 
 # Decoded too, but left out of folders, where animations are rarely meant.
 _SINGLE_FILE_EXTENSIONS = (*IMAGE_EXTENSIONS, "gif")
+_MOST_BYTES = 1 << 30
 _KINDS = (
     f"a folder, an image ({', '.join(_SINGLE_FILE_EXTENSIONS)}), a .txt with a path on each line, or a .csv with a "
     "column `path`"
@@ -109,26 +112,30 @@ def _of_list(file: Path, root: str | None, rows: Sequence[tuple[str, str | None]
     )
 
 
-def _lines(file: Path) -> list[str]:
+def _text(file: Path, kind: str) -> str:
     try:
-        # Of an editor's byte order mark and of Windows' line ends nothing is left.
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidDatasetError(f"input = {file}: can't be read as UTF-8 text: {error}") from error
+        # Of an editor's byte order mark nothing is left.
+        return read_bytes(file, max_bytes=_MOST_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, UntrustedFileError) as error:
+        raise InvalidDatasetError(f"input = {file}: can't be read as {kind}: {error}") from error
+
+
+def _lines(file: Path) -> list[str]:
+    text = _text(file, "UTF-8 text")
+    # Nor of Windows' line ends.
     return [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
 
 
 def _rows(file: Path) -> Iterator[tuple[str, str | None]]:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            columns = list(reader.fieldnames or ())
-            if "path" not in columns:
-                there = f"its columns are {', '.join(map(repr, columns))}" if columns else "it is empty"
-                raise InvalidDatasetError(f"input = {file}: has no column `path`; {there}")
-            for row in reader:
-                if row["path"] is None:
-                    raise InvalidDatasetError(f"input = {file}, line {reader.line_num}: too few columns")
-                yield row["path"], row.get("label")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(_text(file, "CSV"), newline=""))
+        columns = list(reader.fieldnames or ())
+        if "path" not in columns:
+            there = f"its columns are {', '.join(map(repr, columns))}" if columns else "it is empty"
+            raise InvalidDatasetError(f"input = {file}: has no column `path`; {there}")
+        for row in reader:
+            if row["path"] is None:
+                raise InvalidDatasetError(f"input = {file}, line {reader.line_num}: too few columns")
+            yield row["path"], row.get("label")
+    except csv.Error as error:
         raise InvalidDatasetError(f"input = {file}: can't be read as CSV: {error}") from error

@@ -17,7 +17,7 @@ from runner.allocator import freed_memory_kept
 from runner.assemble_trained import assemble_scorer
 from runner.console import LOGGER, ProgressLine, progress_line
 from runner.data.decode import open_image
-from runner.data.index import shown, some
+from runner.data.index import some, told
 from runner.data.loader import made_by
 from runner.data.prepare import prepared
 from runner.data.transforms import Pipeline
@@ -59,7 +59,7 @@ class _ImageFiles(Dataset["_Loaded"]):
         outcomes = [self._checked(outcome) for outcome in prepared(opened, self._pipeline)]
         images = [outcome.permute(1, 2, 0) for outcome in outcomes if isinstance(outcome, Tensor)]
         errors = [
-            None if isinstance(outcome, Tensor) else outcome.removeprefix(f"{shown(self._files[number])}: ")
+            None if isinstance(outcome, Tensor) else outcome.removeprefix(f"{told(self._files[number])}: ")
             for number, outcome in zip(request, outcomes, strict=True)
         ]
         # In a loader process it stacks them in shared memory.

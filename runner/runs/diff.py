@@ -35,7 +35,7 @@ def differences(first: PastRun, second: PastRun) -> dict[str, Differences]:
 def data_of(run: PastRun) -> dict[str, Any]:
     """What identifies the data set of a run: fingerprint and counts of images, as far as the run has recorded them."""
     facts = dict(run.record.get("data") or {})
-    # run.json tells how the run began (older ones do not); resumed with resume.allow=[data] it goes on with others.
+    # Of an older run, run.json tells how it began; resumed with resume.allow=[data] it goes on with others.
     return facts | {"fingerprint": run.state.get("data_fingerprint") or facts.get("fingerprint")}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import provenance
-from runner.data.fingerprint import fingerprint
+from runner.data.fingerprint import content_of, differences, fingerprint
 from runner.runs.diff import data_of
 from runner.runs.past import PastRun, read_small
 
@@ -65,9 +65,12 @@ def _environment(original: PastRun, ready: Ready) -> Iterator[str]:
 
 
 def _data(original: PastRun, ready: Ready) -> Iterator[str]:
-    before = data_of(original).get("fingerprint")
-    if before is not None and before != fingerprint(ready.splits):
+    before = data_of(original)
+    if before["fingerprint"] is not None and before["fingerprint"] != fingerprint(ready.splits):
         yield "the data set differs: other images, or other classes, than the run was made with"
+    elif before.get("content"):
+        content = content_of(ready.splits, ready.config.data.fingerprint)
+        yield from (f"the data set differs: {said}" for said in differences(before["content"], content, tuple(content)))
 
 
 def _numerics(original: PastRun) -> dict[str, Any]:

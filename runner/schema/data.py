@@ -32,6 +32,9 @@ TorchvisionDatasetName = Literal[
 MOST_PIXELS = 178_956_970
 
 
+FingerprintExtent = Literal["names", "sampled", "full"]
+
+
 class _Data(Section):
     root: str | None
     """Folder of the data set; null where the source has a folder of its own (the cache folder)."""
@@ -54,6 +57,10 @@ class _Data(Section):
     index_cache: Literal["auto", "none"]
     """The list of files of a large folder: auto keeps it in the cache folder as long as no folder in it changes; none
     lists them at each start."""
+    fingerprint: FingerprintExtent
+    """What a run remembers of its images, so that `resume` refuses others and `evaluate` warns. names: names, labels
+    and order; sampled: also the size of each file and the first MiB of 1,024 files of each split (about 6 s for 1.28
+    million files on a local disk); full: also all bytes of all files. Images without files are compared by pixels."""
     jpeg_reduction: Literal["auto", "none"]
     """Where data.train_transforms begin with random_resized_crop: auto decodes a JPEG at 1/2, 1/4 or 1/8 of its size as
     long as the crop still has twice as many pixels along each side as it is resized to; none decodes all pixels. At

@@ -21,6 +21,7 @@ _HARMLESS = (
     "data.workers",
     "data.download",
     "data.index_cache",
+    "data.fingerprint",
     # What it leaves out is part of the data set's fingerprint.
     "data.exclude",
     # So far none was bad, or those that were are bad still.

@@ -16,6 +16,7 @@ _WITHOUT_EFFECT = (
     "sweep",
     "data.workers",
     "data.download",
+    "data.fingerprint",
     "trainer.print_every",
     "trainer.checkpoint_every",
     "trainer.checkpoint_minutes",

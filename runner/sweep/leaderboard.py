@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +19,7 @@ from runner.refusal import PACKAGE_HEADER
 from runner.saved import chosen_options, default_values, saved_config
 from runner.schema import Config
 from runner.schema.sweep import Direction, Metric
+from runner.spreadsheet import csv_lines
 from runner.sweep.folder import WRITTEN_FILES, SweepFolder, Trial
 from runner.sweep.outcome import READ_OF_TRIALS, Outcome, outcome_of
 
@@ -110,11 +109,10 @@ def write_leaderboard(folder: SweepFolder, board: Leaderboard) -> None:
     """Write leaderboard.csv and .json, and best.yaml once there is a best trial."""
     rows = [_row(place, board, folder) for place in board.places]
     write_json(folder.path / "leaderboard.json", rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(_columns(board)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**row.pop("values"), **row} for row in map(dict, rows))
-    write_atomic(folder.path / "leaderboard.csv", text.getvalue())
+    columns = _columns(board)
+    cells = ({**{key: _cell(value) for key, value in row["values"].items()}, **row} for row in rows)
+    table = csv_lines([columns, *([row.get(column) for column in columns] for row in cells)])
+    write_atomic(folder.path / "leaderboard.csv", table)
     best_file = folder.path / "best.yaml"
     if board.best is not None and not _begins_with(best_file, _head(board.best, board.metrics)):
         write_atomic(best_file, experiment_of(board.best, board.metrics))
@@ -206,6 +204,14 @@ def _order(place: Place, scores: Mapping[int, tuple[float, ...]]) -> tuple[Any, 
 
 def _columns(board: Leaderboard) -> list[str]:
     return ["rank", *board.metrics, *board.keys, "seconds", "epochs", "status", "folder", "error"]
+
+
+def _cell(value: str) -> object:
+    """A value that was varied: a negative number is one, and no formula."""
+    try:
+        return float(value) if value.startswith(("-", "+")) else value
+    except ValueError:
+        return value
 
 
 def _row(place: Place, board: Leaderboard, folder: SweepFolder) -> dict[str, Any]:

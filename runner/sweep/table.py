@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from runner.base.untrusted import printable
 from runner.console import LOGGER, LiveView
 from runner.sweep.leaderboard import Leaderboard, Place
 from runner.sweep.outcome import Outcome
@@ -56,7 +57,7 @@ def as_table(board: Leaderboard, num_rows: int | None = None) -> Table:
         table.add_column(name, overflow="fold")
     places = sorted(board.places, key=lambda place: place.outcome.status != "running") if num_rows else board.places
     for place in places[:num_rows]:
-        table.add_row(*_cells(place, board), style=_STYLES.get(place.outcome.status))
+        table.add_row(*map(printable, _cells(place, board)), style=_STYLES.get(place.outcome.status))
     if num_rows is not None and len(places) > num_rows:
         table.add_row("", f"… {len(places) - num_rows} more")
     return table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import traceback
 from pathlib import Path
 
 from runner import console
@@ -72,7 +71,7 @@ def _told(error: Exception, run_dir: Path) -> int:
     if isinstance(error, RunnerError):
         console.show_error(error)
         return error.exit_code
-    sys.stderr.write(traceback.format_exc())
+    console.show_traceback()
     return EXIT_FAILURE
 
 

@@ -10,6 +10,7 @@ from runner.base.untrusted import (
     parse_json,
     parse_yaml,
     printable,
+    printable_lines,
     read_bytes,
     read_json,
     read_yaml,
@@ -29,6 +30,14 @@ def test_a_fifo_and_a_device_are_refused_at_once(tmp_path):
         read_bytes(Path("/dev/zero"))
     with pytest.raises(UntrustedFileError, match="folder"):
         read_bytes(tmp_path)
+
+
+def test_what_a_terminal_would_obey_is_shown():
+    assert printable("\x1b[2J\x9b\n") == r"\x1b[2J\x9b\x0a"
+    assert printable("\u202egnp.exe\u2066\u2028") == r"\u202egnp.exe\u2066\u2028"
+    assert printable(os.fsdecode(b"caf\xe9") + "\ud800") == r"caf\xe9\ud800"
+    assert printable("Käfer 🐜 日本") == "Käfer 🐜 日本"
+    assert printable_lines("a\tb\nc\rd") == "a\tb\nc\\x0dd"
 
 
 def test_a_path_with_a_nul_is_refused(tmp_path):

@@ -71,6 +71,7 @@ def test_each_damage_is_found(photos, workers, capsys):
         "same_content_with_several_labels": 1,
         "same_content_within_a_split": 1,
         "suspicious_size": 0,
+        "odd_class_names": 0,
     }
     assert {Path(item["path"]).name: item["reason"] for item in report["unreadable"]}["1.jpg"].startswith(
         "the file is empty"

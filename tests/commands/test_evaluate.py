@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from runner.commands import evaluate
 from runner.errors import (
@@ -51,6 +52,32 @@ def test_the_counts_are_those_of_the_training_for_any_batch_size(trained, tmp_pa
     assert metrics_of(output)["loss"] == pytest.approx(metrics_of(trained / "evaluation")["loss"], rel=1e-6)
     names = {"metrics.json", "per_class.csv", "confusion_matrix.csv", "confusion_matrix.png", "predictions.csv", "logs"}
     assert {path.name for path in output.iterdir()} == names
+
+
+def test_other_images_under_the_same_names_are_warned_of(run_dir, photos, capsys):
+    config = run_dir / "config.yaml"
+    own = Path(yaml.safe_load(config.read_text())["data"]["root"])
+    config.write_text(config.read_text().replace(str(own), str(photos)))
+    shutil.rmtree(run_dir / "evaluation")
+    assert evaluate.run([f"run={run_dir}"]) == 0
+    assert "differences_from_training" not in metrics_of(run_dir / "evaluation")
+    one, other = sorted((photos / "val").glob("*/*"))[:: len(list((photos / "val").glob("*/*"))) - 1]
+    one.rename(photos / "x")
+    other.rename(one)
+    (photos / "x").rename(other)
+    assert evaluate.run([f"run={run_dir}"]) == 0
+    (said,) = metrics_of(run_dir / "evaluation")["differences_from_training"]
+    assert said.startswith("data.val: files of its images ")
+    # An older run knows names only.
+    record = json.loads((run_dir / "run.json").read_text())
+    del record["data"]["content"]
+    (run_dir / "run.json").write_text(json.dumps(record))
+    assert evaluate.run([f"run={run_dir}"]) == 0
+    assert "differences_from_training" not in metrics_of(run_dir / "evaluation")
+    one.unlink()
+    assert evaluate.run([f"run={run_dir}"]) == 0
+    (said,) = metrics_of(run_dir / "evaluation")["differences_from_training"]
+    assert "more or fewer" in said
 
 
 def test_two_processes_write_the_very_same_files(trained, tmp_path, run_cli):

@@ -24,6 +24,7 @@ BASE: dict[str, Any] = {
     "last_batch": "keep",
     "workers": 0,
     "index_cache": "none",
+    "fingerprint": "sampled",
     "jpeg_reduction": "auto",
     "cache": "none",
     "exclude": None,

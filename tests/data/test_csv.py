@@ -52,13 +52,47 @@ def mistake(data: DataConfig) -> str:
 
 
 def test_images_in_the_order_of_the_list(listed, images):
-    splits = open_splits(listed(ROWS, val=images / "train.csv"), 1)
+    (images / "val.csv").write_text("path,label\nant/../ant/0.png,ant\nbee/2.png,bee\n")
+    splits = open_splits(listed(ROWS, val=images / "val.csv"), 1)
     assert splits.classes == ("ant", "bee")
     assert labelled(splits.train) == [("0.png", 0), ("0.png", 1), ("1.png", 0), ("1.png", 1)]
     assert splits.train.load(1).shape == (20, 24, 3)
-    assert splits.notes == (
-        f"data.val: 4 of 4 images are in data.train too: {images}/ant/0.png, {images}/bee/0.png, {images}/ant/1.png, …",
+    assert splits.notes == (f"data.val: 1 of 2 images are in data.train too: {images}/ant/../ant/0.png",)
+
+
+def test_lists_of_the_same_images_are_refused(listed, images):
+    (images / "val.csv").write_text("path,label\nant/0.png,ant\nlink.png,bee\n")
+    (images / "link.png").symlink_to("bee/0.png")
+    _, errors = open_csv(listed(ROWS, val=images / "val.csv"))
+    (error,) = errors
+    assert isinstance(error, InvalidDatasetError)
+    assert "data.val: 2 of 2 images are in data.train too" in str(error)
+    assert "data.val_fraction" in str(error)
+
+
+def test_the_same_list_twice_is_refused_once(listed, images):
+    _, errors = open_csv(listed(ROWS, val=images / "train.csv"))
+    assert [str(error).partition(",")[0] for error in errors] == [
+        f"data.val = {images}/train.csv: is the same list as data.train = {images}/train.csv"
+    ]
+
+
+def test_what_is_no_list_is_not_quoted(listed, images, tmp_path, data_config):
+    (tmp_path / "shadow").write_text("alice:x:0:secret\nme:x:1:secret\nyou:x:2:other\n")
+    data = data_config("csv", train=tmp_path / "shadow", delimiter=":")
+    message = mistake(resolve_paths(data))
+    assert "it has 4 of other names" in message
+    assert "alice" not in message
+    odd = mistake(
+        resolve_paths(
+            data_config("csv", train=tmp_path / "shadow", delimiter=":", path_column="alice", label_column="x")
+        )
     )
+    assert odd.endswith("line 2, line 3")
+
+
+def test_no_line_is_endless(listed, images):
+    assert "line 2 has 1,048,576 characters or more" in mistake(listed(b"path,label\n" + b"x" * 2_000_000))
 
 
 def test_classes_come_from_train_by_name_in_the_order_of_their_bytes(listed, images):
@@ -71,7 +105,7 @@ def test_classes_come_from_train_by_name_in_the_order_of_their_bytes(listed, ima
 
 
 def test_a_class_that_only_val_has_is_refused(listed, images):
-    (images / "val.csv").write_text("path,label\nbee/1.png,wasp\n")
+    (images / "val.csv").write_text("path,label\nbee/2.png,wasp\n")
     _, errors = open_csv(listed(ROWS, val=images / "val.csv"))
     assert len(errors) == 1
     assert f"data.val = {images}/val.csv: 1 of 1 classes are none of the training split" in str(errors[0])
@@ -190,7 +224,9 @@ def test_a_missing_list(data_config, tmp_path):
     assert "can't be read: No such file or directory" in mistake(
         resolve_paths(data_config("csv", train=tmp_path / "x.csv"))
     )
-    assert "can't be read: Is a directory" in mistake(resolve_paths(data_config("csv", train=tmp_path)))
+    assert f"data.train: {tmp_path} is a folder, no regular file" in mistake(
+        resolve_paths(data_config("csv", train=tmp_path))
+    )
 
 
 def test_one_class_only(listed):

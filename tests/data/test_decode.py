@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from runner.data.decode import decode_image, to_rgb
+from runner.data.decode import bytes_once_decoded, decode_image, to_rgb
 from runner.errors import DeviceError, InvalidDatasetError
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
@@ -326,7 +326,7 @@ def test_faults_of_the_machine_are_no_property_of_the_image(
         # Tests may run as root, whom no permission stops.
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("builtins.open", fail)
+    monkeypatch.setattr("runner.data.decode.open_regular", fail)
     with pytest.raises(kind, match=f"{tmp_path}/x.png: can't be .*{os.strerror(number)}"):
         decode_image(str(tmp_path / "x.png"))
 
@@ -359,7 +359,9 @@ def broken_png(path: Path) -> None:
         (lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), "this is no image"),
         (truncated, "damaged or of an unknown kind: image file is truncated"),
         (broken_png, "damaged or of an unknown kind"),
-        (lambda path: path.mkdir(), "can't be opened: Is a directory"),
+        (lambda path: path.mkdir(), "this is no regular file"),
+        (os.mkfifo, "this is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "this is no regular file"),
         (lambda path: None, "can't be opened: No such file or directory"),
     ],
 )
@@ -367,6 +369,23 @@ def test_bad_files_are_named(tmp_path: Path, write: Callable[[Path], object], re
     write(tmp_path / "x.jpg")
     with pytest.raises(InvalidDatasetError, match=rf"{tmp_path}/x.jpg: .*{reason}"):
         decode_image(str(tmp_path / "x.jpg"))
+
+
+@pytest.mark.parametrize("head", [b"P6 #", b"P6\n8 8 #", b"P4 8 #", b"P5" + b" \n" * 10])
+def test_a_header_without_an_end_is_not_waited_for(tmp_path: Path, head: bytes) -> None:
+    filler = b"#" if b"#" in head else b"\n"
+    (tmp_path / "x.ppm").write_bytes(head + filler * (1 << 24) + b"\n8 8 255\n" + bytes(192))
+    for read in (decode_image, bytes_once_decoded):
+        with pytest.raises(InvalidDatasetError, match="its header has more than 65,536 bytes"):
+            read(str(tmp_path / "x.ppm"))
+
+
+@pytest.mark.parametrize(
+    ("head", "num_bytes"), [(b"P6 # a comment\n300 300 255\n", 270_000), (b"P4 1000 600\n", 75_000)]
+)
+def test_pixels_that_look_like_a_header_are_pixels(tmp_path: Path, head: bytes, num_bytes: int) -> None:
+    (tmp_path / "x.ppm").write_bytes(head + b" " * num_bytes)
+    assert decode_image(str(tmp_path / "x.ppm")).size >= num_bytes
 
 
 def test_too_many_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

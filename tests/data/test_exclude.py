@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_entries_that_name_nothing_are_said(opened, tmp_path):
 
 def test_names_of_every_kind(tmp_path):
     (tmp_path / "list").write_bytes(b"path,reason\r\n" + b'"two\nlines.png",x\r\n"a,b.png",y\r\n' + b"\xff.png,z")
-    assert read_exclude(str(tmp_path / "list")) == ("two\nlines.png", "a,b.png", "\udcff.png")
+    assert read_exclude(str(tmp_path / "list")) == {"two\nlines.png": 3, "a,b.png": 4, "\udcff.png": 5}
 
 
 def test_it_belongs_to_the_fingerprint(opened):
@@ -95,10 +96,40 @@ def test_lists_of_images_too(tmp_path, opened, data_config):
     (tmp_path / "train.csv").write_text(
         "path,label\ntrain/ant/0.png,a\ntrain/../train/bee/0.png,b\ntrain/bee/1.png,b\n"
     )
-    (tmp_path / "out.txt").write_text("train/bee/0.png")
-    data = data_config("csv", train=tmp_path / "train.csv", val=tmp_path / "train.csv", exclude=tmp_path / "out.txt")
+    (tmp_path / "val.csv").write_text("path,label\nval/ant/0.png,a\nval/bee/../bee/0.png,b\nval/bee/1.png,b\n")
+    (tmp_path / "out.txt").write_text("train/bee/0.png\nval/bee/0.png")
+    data = data_config("csv", train=tmp_path / "train.csv", val=tmp_path / "val.csv", exclude=tmp_path / "out.txt")
     splits = open_splits(resolve_paths(data), 1)
     assert splits.train.labels.tolist() == splits.val.labels.tolist() == [0, 1]
+
+
+def test_what_is_no_list_of_images_is_not_quoted(opened):
+    secret = "root:$y$j9T$abc:19000:0:99999:7:::\ntrain/gone.png\nhunter2\n"
+    note = opened(secret).notes[1]
+    assert note.endswith("3 entries name no image of this data set: line 1, line 3, train/gone.png")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"a,path,b"\n1\n', "the quotes in its first line make one column of several"),
+        ('path,x\n"' + "a" * 200_000 + '",1\n', "field larger than field limit"),
+    ],
+)
+def test_a_list_that_is_no_csv_after_all(opened, text, message):
+    with pytest.raises(InvalidDatasetError, match=message):
+        opened(text)
+
+
+def test_what_is_no_file_is_refused_at_once(opened, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)  # a terabyte that takes no room
+    for place in ("/dev/zero", tmp_path / "fifo", tmp_path):
+        with pytest.raises(InvalidDatasetError, match="no regular file"):
+            read_exclude(str(place))
+    with pytest.raises(InvalidDatasetError, match="larger than"):
+        read_exclude(str(tmp_path / "large"))
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,31 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     assert left_out(tmp_path / "set") == (LeftOut("links back to a folder around them", 1, ("a/sub/up",)),)
 
 
+def test_folders_that_are_endless_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path / "deep" / "a" / "/".join(["d"] * index_module._MAX_DEPTH) / "1.jpg")
+    with pytest.raises(InvalidDatasetError, match="folders lie more than 64 deep in each other"):
+        scan_class_folders(str(tmp_path / "deep"), key="data.train")
+
+
+def test_links_that_lead_to_a_folder_in_too_many_ways_are_refused(tmp_path: Path) -> None:
+    # Each folder links twice to the next: 2^30 paths to the last one.
+    touch(tmp_path / "train" / "a" / "1.jpg")
+    for number in range(30):
+        (tmp_path / f"{number}").mkdir()
+        for name in ("x", "y"):
+            (tmp_path / f"{number}" / name).symlink_to(tmp_path / f"{number + 1}")
+    touch(tmp_path / "30" / "1.jpg")
+    (tmp_path / "train" / "a" / "link").symlink_to(tmp_path / "0")
+    with pytest.raises(InvalidDatasetError, match="links lead to this folder in more than 100 ways"):
+        scan_class_folders(str(tmp_path / "train"), key="data.train")
+
+
+def test_names_in_messages_are_on_one_line_and_obeyed_by_no_terminal(tmp_path: Path) -> None:
+    assert index_module.told(b"a\n\x1b[2J\xff") == r"a\x0a\x1b[2J\xff"
+    assert index_module.told("\ud800\u202e") == r"\ud800\u202e"
+    assert index_module.some(["a\nb", "x" * 1000]) == r"a\x0ab, " + "x" * 255
+
+
 def test_the_order_does_not_depend_on_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(*(tmp_path / name for name in ("b/1.jpg", "a/3.jpg", "a/1.jpg", "a/s/2.jpg", "a/x.gif", "a/w.gif")))
     forwards = scan_class_folders(str(tmp_path), key="data.train")

@@ -64,6 +64,16 @@ def test_links_are_kept(tmp_path: Path, data_config: Make) -> None:
     assert resolve_paths(data_config("folder", root="current")).train == f"{tmp_path}/current/train"
 
 
+@pytest.mark.parametrize("key", ["root", "train", "val", "exclude"])
+def test_a_nul_is_no_part_of_a_path(data_config: Make, key: str) -> None:
+    with pytest.raises(InvalidDatasetError, match=r"a\\x00b: this is no path"):
+        resolve_paths(data_config("folder", **{"root": "/tmp", key: "a\0b"}))
+
+
+def test_a_root_of_a_name_that_is_too_long(data_config: Make) -> None:
+    assert resolve_paths(data_config("folder", root="/" + "x" * 5000)).val is None
+
+
 def test_the_home_of_nobody(data_config: Make) -> None:
     with pytest.raises(InvalidDatasetError, match=r"~no-such-user/set.*instead of ~"):
         resolve_paths(data_config("folder", root="~no-such-user/set"))

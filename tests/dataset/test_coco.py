@@ -61,3 +61,12 @@ def test_without_annotations_there_is_no_label(tmp_path, annotations):
 def test_files_that_are_refused(tmp_path, tree, message):
     with pytest.raises(InvalidDatasetError, match=message):
         read_coco(write(tmp_path, tree), "first")
+
+
+def test_half_a_character_is_told_and_a_device_is_not_read(tmp_path):
+    tree = json.loads(write(tmp_path, TREE).read_text())
+    tree["images"][1]["file_name"] = "\ud800.jpg"
+    with pytest.raises(InvalidDatasetError, match=r"\\ud800.jpg has several labels: ant, bee"):
+        read_coco(write(tmp_path, tree), "error")
+    with pytest.raises(InvalidDatasetError, match="no regular file"):
+        read_coco(Path("/dev/zero"), "error")

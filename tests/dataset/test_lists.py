@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from runner.data.rows import Columns
-from runner.dataset.lists import read_list, sizes_of
+from runner.dataset.lists import read_list, refuse_special, sizes_of
 from runner.errors import ConfigError, InvalidDatasetError
 
 PATH_AND_LABEL = Columns(path="path", label="label")
@@ -53,7 +54,10 @@ def test_a_row_that_repeats_is_used_once_and_counted(tmp_path):
     [
         (b"", "the file is empty"),
         (b"path,label\n", "names no image"),
-        (b"path,label\n1.jpg,ant\n1.jpg,bee\n", "1.jpg stands there twice and differently: as 'ant' and as 'bee'"),
+        (
+            b"path,label\n1.jpg,ant\n1.jpg,bee\n",
+            "1.jpg stands there twice and differently \\(lines 2 and 3: ant, then bee",
+        ),
         (b"path,label\n1.jpg,\n", "line 2: has no value for 'label'"),
         (b"path,label\n1.jpg\n", "line 2: 1 values, but the header has 2 columns"),
         (b"path,label\na, b.jpg,ant\n", "line 2: 3 values.*must stand in quotes"),
@@ -80,11 +84,31 @@ def test_a_list_in_another_encoding_is_told(tmp_path):
         read(tmp_path, b"path,label\n\x81.jpg,ant\n", encoding="cp1252")
 
 
+def test_an_input_that_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "x.zip")
+    refuse_special(tmp_path)
+    for place, message in (
+        ("x.zip", "a FIFO"),
+        ("/dev/zero", "is a device"),
+        ("x" * 5000, "can't be read"),
+        ("no", "no such"),
+    ):
+        with pytest.raises(InvalidDatasetError, match=message):
+            refuse_special(tmp_path / place)
+
+
+def test_files_that_are_no_files_are_not_read(tmp_path):
+    (tmp_path / "x.jpg").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "y.jpg")
+    with pytest.raises(InvalidDatasetError, match="2 of 2 files are not there or no files: x"):
+        sizes_of(tmp_path / "l.csv", tmp_path, ["x.jpg", "y.jpg"])
+
+
 def test_files_that_are_not_there_are_counted(tmp_path):
     (tmp_path / "1.jpg").write_bytes(b"12345")
     assert sizes_of(tmp_path / "l.csv", tmp_path, ["1.jpg", str(tmp_path / "1.jpg")]) == [5, 5]
     names = ["1.jpg", *(f"no{number}.jpg" for number in range(7)), "nul\0.jpg"]
     with pytest.raises(InvalidDatasetError) as caught:
         sizes_of(tmp_path / "l.csv", tmp_path, names)
-    assert "8 of 9 files are not there: no0.jpg, no1.jpg" in str(caught.value)
+    assert "8 of 9 files are not there or no files: no0.jpg, no1.jpg" in str(caught.value)
     assert "root=FOLDER" in str(caught.value)

@@ -41,6 +41,19 @@ def test_with_several_metrics_the_front_is_first(folder, add_trial):
     assert ranks(board) == [(1, 1), (2, 2), (0, 3)]
 
 
+def test_a_spreadsheet_runs_nothing_of_the_leaderboard(folder, add_trial):
+    trials = [
+        add_trial({"model.weights": "=cmd()", "optimizer.lr": "-0.5", "@key": "+1+1"}, [0.5]),
+        add_trial({"model.weights": "a"}, [], "failed"),
+    ]
+    write_leaderboard(folder, read_leaderboard(folder, trials, ("val_top1",), ("maximize",)))
+    with (folder.path / "leaderboard.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (row["model.weights"], row["optimizer.lr"], row["'@key"]) == ("'=cmd()", "-0.5", "'+1+1")
+    exact = json.loads((folder.path / "leaderboard.json").read_text())[0]["values"]
+    assert exact == {"model.weights": "=cmd()", "optimizer.lr": "-0.5", "@key": "+1+1"}
+
+
 def test_a_minimised_metric(folder, add_trial):
     trials = [add_trial({"seed": str(number)}, [value, 0.1]) for number, value in enumerate((0.5, 0.9))]
     board = read_leaderboard(folder, trials, ("val_loss",), ("minimize",))
