@@ -159,6 +159,6 @@ def test_inputs_that_can_not_be_split(tmp_path, photos, patients):
     with pytest.raises(OutputError, match="within the input"):
         dataset_split.run([f"input={single}", f"output={single}/new", "mode=copy"])
     (patients.parent / "3 ü/1.png").unlink()
-    with pytest.raises(InvalidDatasetError, match=r"1 of 180 files are not there: 3 ü/1\.png"):
+    with pytest.raises(InvalidDatasetError, match=r"1 of 180 files are not there or no files: 3 ü/1\.png"):
         dataset_split.run([f"input={patients}", f"output={tmp_path}/out", *LIST])
     assert not (tmp_path / "out").exists()
