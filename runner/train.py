@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from runner.assemble import Assembled, assemble
 from runner.attempt import Attempt
@@ -30,7 +31,7 @@ from runner.summary import conclude, facts_of_data, introduce
 from runner.sweep.referee import TrialReferee
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
-from runner.trainer.progress import Best
+from runner.trainer.progress import Best, Progress
 from runner.trainer.recorder import Recorder
 from runner.trainer.state import restore
 
@@ -96,16 +97,8 @@ def _begun(
         recorder = stack.enter_context(recording) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
         with device_errors_named(dist.device, BEFORE_THE_FIRST_BATCH):
-            assembled = assemble(
-                config,
-                splits,
-                writer,
-                dist=dist,
-                precision=precision,
-                stop=stop,
-                recorder=recorder,
-                weights="none" if checkpoint is not None else "download" if attempt.may_download else "local",
-            )
+            common: dict[str, Any] = {"dist": dist, "precision": precision, "stop": stop, "recorder": recorder}
+            assembled = assemble(config, splits, writer, **common, weights=_beginning(checkpoint, attempt))
             introduce(config, splits, assembled.trainer, precision)
             _prepare(assembled.trainer, checkpoint, attempt, folder)
         if attempt.is_resumed and dist.is_main:
@@ -125,6 +118,13 @@ def _logged(folder: RunFolder, dist: DistContext) -> Iterator[None]:
         log.parent.mkdir(exist_ok=True)
     with folder.hold() if dist.is_main else nullcontext(), log_to_file(log):
         yield
+
+
+def _beginning(checkpoint: Checkpoint | None, attempt: Attempt) -> Literal["download", "local", "none"]:
+    """Where the weights that training starts from may come from; a checkpoint brings its own."""
+    if checkpoint is not None:
+        return "none"
+    return "download" if attempt.may_download else "local"
 
 
 def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, attempt: Attempt, folder: RunFolder) -> None:
@@ -151,7 +151,8 @@ def _run(
         if recorder is not None:
             _package(assembled, folder)
         # The main process may have found the best checkpoint damaged, and have taken another.
-        trainer.progress.best = trainer.dist.share_object(trainer.progress.best)
+        progress = Progress.from_json(trainer.dist.share_object(trainer.progress.to_json()))
+        trainer.progress.best = progress.best
     trainer.writer.wait()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"

@@ -151,7 +151,7 @@ def open_images(
     if isinstance(data, FolderData) and data.train is None:
         raise InvalidDatasetError(f"there is no {split} split; give its folder with data.{split}=FOLDER")
     # A data set that was typed is the user's; what the config of the run says is read where it is, and not fetched.
-    splits = open_splits(data, config.seed, may_fetch="data" in _typed_keys(overrides))
+    splits = open_splits(data, config.seed, may_fetch=bool({"data", "data.download"} & _typed_keys(overrides)))
     own_source: ImageSource | None = getattr(splits, split)
     if own_source is None:
         raise InvalidDatasetError(f"the data set has no {split} split; give one with data.{split}=…")

@@ -100,8 +100,7 @@ def evaluate(
             logits = module(normalizer(images)).float()
         guesses, loss = first_guesses(logits), functional.cross_entropy(logits, labels, reduction="none")
         is_scored = are_finite(logits) & loss.isfinite()
-        sums.scored.append((batch.ids, is_scored))
-        sums.add(number, labels, guesses, loss, is_scored)
+        sums.add(number, (batch.ids, is_scored), labels, guesses, loss)
         observe(batch.ids, guesses[:, 0], logits, loss, is_scored)
     return sums.of_all(dist)
 
@@ -117,7 +116,10 @@ class _Sums:
         self.scored: list[tuple[Tensor, Tensor]] = []
         self.bad: list[BadImage] = []
 
-    def add(self, number: int, labels: Tensor, guesses: Tensor, loss: Tensor, is_scored: Tensor) -> None:
+    def add(self, number: int, seen: tuple[Tensor, Tensor], labels: Tensor, guesses: Tensor, loss: Tensor) -> None:
+        """Count a batch; `seen`: the numbers of its images, on the CPU, and which of them have finite scores."""
+        self.scored.append(seen)
+        _, is_scored = seen
         hits = (guesses == labels[:, None]) & is_scored[:, None]
         self.counts += torch.stack((is_scored.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), (~is_scored).sum()))
         self.losses[number] = torch.where(is_scored, loss, 0).to(self.losses.dtype).sum()

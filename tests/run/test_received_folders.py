@@ -252,7 +252,7 @@ def test_a_fifo_keeps_nobody_waiting(received, command):
 @pytest.mark.parametrize("text", ["~nosuchuser/x", '"a\\x00b"'])
 def test_what_is_no_path_is_a_mistake_of_the_call(received, key, text):
     typed = {"run": str(received), "output": str(received.parent / "x.html"), key: text.replace("\\x00", "\0")}
-    with pytest.raises(ConfigError, match=f"{key} = .*no path"):
+    with pytest.raises(ConfigError, match=f"{key} = .*no path|has a NUL"):
         report.run([f"{name}={value}" for name, value in typed.items()])
 
 
@@ -373,9 +373,9 @@ def test_what_reads_a_run_neither_downloads_nor_writes_its_data(received, tmp_pa
     (received / "config.yaml").write_text(yaml.safe_dump(config))
     if command == "report":
         assert call(command, received) == 0
-        assert "what only reads a run" in (received / "report.html").read_text()
+        assert "what only reads" in (received / "report.html").read_text()
     else:
-        with pytest.raises(InvalidDatasetError, match="what only reads a run"):
+        with pytest.raises(InvalidDatasetError, match="what only reads"):
             call(command, received)
     assert not place.exists()
     assert not (tmp_path / "cache").exists()

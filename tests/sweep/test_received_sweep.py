@@ -129,7 +129,7 @@ def test_what_is_trained_is_what_was_typed_whatever_a_record_says(tmp_path, monk
         raise RuntimeError("it trains nothing here")
 
     with pytest.raises(TrialsFailedError, match="it trains nothing"):
-        compose_jobs(typed, "train", play)
+        compose_jobs(typed, play)
     trial = tmp_path / "mine" / "trials" / "1.json"
     before = json.loads(trial.read_text())
     changed = json.loads(trial.read_text())
@@ -138,5 +138,5 @@ def test_what_is_trained_is_what_was_typed_whatever_a_record_says(tmp_path, monk
     changed["config"]["sweep"]["storage"] = "sqlite:////tmp/owned.db"
     trial.write_text(json.dumps(changed))
     with pytest.raises(TrialsFailedError, match="it trains nothing"):
-        compose_jobs(typed, "train", play)
+        compose_jobs(typed, play)
     assert json.loads(trial.read_text())["config"] == before["config"]
