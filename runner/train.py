@@ -19,6 +19,7 @@ from runner.device import choose_device, set_determinism
 from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
 from runner.dist import DistContext, single_process
 from runner.files import named_write_errors
+from runner.model import StartingWeights
 from runner.package import add_metrics
 from runner.record import begin, package_best, recorded_end
 from runner.resumption import find_checkpoint, go_back, precision_of
@@ -86,15 +87,9 @@ def train(
         recorder = stack.enter_context(recording) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
         with device_errors_named(dist.device, BEFORE_THE_FIRST_BATCH):
+            weights = _starting_weights(checkpoint, attempt)
             assembled = assemble(
-                config,
-                splits,
-                writer,
-                dist=dist,
-                precision=precision,
-                stop=stop,
-                recorder=recorder,
-                weights="none" if checkpoint is not None else "download" if attempt.may_download else "local",
+                config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder, weights=weights
             )
             introduce(config, splits, assembled.trainer, precision)
             _prepare(assembled.trainer, checkpoint, attempt, folder)
@@ -113,6 +108,13 @@ def _logged(folder: RunFolder, dist: DistContext) -> Iterator[None]:
         log.parent.mkdir(exist_ok=True)
     with folder.hold() if dist.is_main else nullcontext(), log_to_file(log):
         yield
+
+
+def _starting_weights(checkpoint: Checkpoint | None, attempt: Attempt) -> StartingWeights:
+    """A checkpoint has all values; those that only a saved config names are not downloaded."""
+    if checkpoint is not None:
+        return "none"
+    return "download" if attempt.may_download else "local"
 
 
 def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, attempt: Attempt, folder: RunFolder) -> None:

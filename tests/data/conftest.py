@@ -43,7 +43,7 @@ OWN = {
         "train_transforms": [{"name": "resize", "size": 16}],
         "eval_transforms": [{"name": "resize", "size": 16}],
     },
-    "torchvision": {"name": "FashionMNIST"},
+    "torchvision": {"name": "FashionMNIST", "download": True},
     "synthetic": {
         "num_classes": 3,
         "num_train": 40,
