@@ -95,8 +95,7 @@ def assemble(
     num_kept, data = -(-len(splits.val) // dist.world_size) if keeping.evaluation else 0, keeping.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     model = _placed(built.module, config, dist, memory_format)
-    images = kept_in_memory(splits.train, data, keeping, dist, num_kept)
-    train_batches = _train_batches(config, data, images, dist)
+    train_batches = _train_batches(config, data, kept_in_memory(splits.train, data, keeping, dist, num_kept), dist)
     trainer = Trainer(
         config=config,
         dist=dist,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from runner.assemble import Assembled, assemble
 from runner.attempt import Attempt
@@ -21,6 +20,7 @@ from runner.device import choose_device, set_determinism
 from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
 from runner.dist import DistContext, single_process
 from runner.files import named_write_errors
+from runner.model import StartingWeights
 from runner.package import add_metrics
 from runner.record import begin, package_best, recorded_end
 from runner.resumption import find_checkpoint, go_back, precision_of
@@ -97,8 +97,10 @@ def _begun(
         recorder = stack.enter_context(recording) if dist.is_main else None
         writer = stack.enter_context(CheckpointWriter(store))
         with device_errors_named(dist.device, BEFORE_THE_FIRST_BATCH):
-            common: dict[str, Any] = {"dist": dist, "precision": precision, "stop": stop, "recorder": recorder}
-            assembled = assemble(config, splits, writer, **common, weights=_beginning(checkpoint, attempt))
+            weights = _starting_weights(checkpoint, attempt)
+            assembled = assemble(
+                config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder, weights=weights
+            )
             introduce(config, splits, assembled.trainer, precision)
             _prepare(assembled.trainer, checkpoint, attempt, folder)
         if attempt.is_resumed and dist.is_main:
@@ -120,8 +122,8 @@ def _logged(folder: RunFolder, dist: DistContext) -> Iterator[None]:
         yield
 
 
-def _beginning(checkpoint: Checkpoint | None, attempt: Attempt) -> Literal["download", "local", "none"]:
-    """Where the weights that training starts from may come from; a checkpoint brings its own."""
+def _starting_weights(checkpoint: Checkpoint | None, attempt: Attempt) -> StartingWeights:
+    """A checkpoint has all values; those that only a saved config names are not downloaded."""
     if checkpoint is not None:
         return "none"
     return "download" if attempt.may_download else "local"

@@ -126,3 +126,18 @@ def test_what_begins_to_learn_later_is_exchanged_as_well(tmp_path):
     first, second = in_processes(2, tmp_path / "gradients", gradients)
     assert first == second
     assert all(first)
+
+
+def told(dist):
+    mine = [[dist.rank, "é\udcff", None, 0.1], {"of": dist.rank}] if dist.rank else [["x" * 1000]]
+    return [dist.gather(mine), dist.share_object({"rank": dist.rank, "list": [1, 2.5, None]}), dist.gather([])]
+
+
+def test_plain_values_are_the_same_in_all_processes(tmp_path):
+    first, second, third = in_processes(3, tmp_path / "three", told)
+    assert first == second == third
+    everyone, shared, nothing = first
+    assert everyone[0] == ["x" * 1000]
+    assert everyone[1:3] == [[1, "é\udcff", None, 0.1], {"of": 1}] and everyone[4] == {"of": 2}
+    assert shared == {"rank": 0, "list": [1, 2.5, None]}
+    assert nothing == []

@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from runner import trust
 from runner.commands import evaluate, export, resume, runs_repeat
 from runner.errors import ConfigError, InvalidDatasetError, InvalidModelError
+from runner.preflight import preflight
 from runner.saved import load_saved
 from runner.schema.judge import known_keys
 from tests.made_runs import make_run
@@ -159,6 +160,11 @@ def test_a_saved_config_downloads_no_weights(tmp_path, monkeypatch):
     with pytest.raises(InvalidModelError, match=r"a saved config downloads nothing; type model.weights="):
         runs_repeat.run([f"run={run_dir}"])
     assert tried == []
+    config = load_saved(run_dir)
+    assert preflight(config, may_download=True).config.model.weights == "DEFAULT", "typed, it would be"
+    (run_dir / "checkpoints").mkdir()
+    (run_dir / "checkpoints" / "last").write_text("1-1")
+    assert preflight(config, run_dir, may_download=False).config == preflight(config).config, "none are needed"
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,15 @@ def _slurm_step(environ: Mapping[str, str]) -> Place | None:
     if "SLURM_STEP_ID" not in environ or rank is None or world_size is None or world_size == 1:
         return None
     job = f"{environ.get('SLURM_JOB_ID', '')}.{environ['SLURM_STEP_ID']}"
-    nodes = environ.get("SLURM_STEP_NODELIST", "")
+    nodes, num_nodes = environ.get("SLURM_STEP_NODELIST", ""), _number(environ, "SLURM_STEP_NUM_NODES")
+    host = "127.0.0.1" if num_nodes == 1 else first_host(nodes)
     return Place(
         starter="srun (SLURM_STEP_ID)",
         rank=rank,
         world_size=world_size,
         local_rank=_number(environ, "SLURM_LOCALID"),
-        num_nodes=_number(environ, "SLURM_STEP_NUM_NODES"),
-        meeting=_given_master(environ) or (_derived(first_host(nodes), job) if nodes else None),
+        num_nodes=num_nodes,
+        meeting=_given_master(environ) or (_derived(host, job) if host else None),
     )
 
 

@@ -42,8 +42,8 @@ def test_srun_over_two_nodes_trains_one_run(start, tiny, tmp_path):
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 2, "adopted")
 
 
-def test_ranks_of_srun_and_of_a_job_on_one_machine_listen_at_loopback_only(submit, tmp_path):
-    """Both nodes are this machine, under a name that is a loopback address here."""
+def test_ranks_of_a_job_listen_where_they_meet_and_at_loopback(submit):
+    """Both nodes are this machine, which their names call by a loopback address, that others would not find."""
     run = submit("dist.nodes=2", "trainer.epochs=1000", *LONG)
     run.wait_for_epoch(1)
     found = listening(processes_of(run.folder))

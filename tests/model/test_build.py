@@ -113,3 +113,14 @@ def test_a_custom_model_starts_from_a_file(tmp_path, custom, install_models):
     assert torch.equal(built.module[1].weight, weights["1.weight"])
     with pytest.raises(InvalidModelError, match=r"2 of other shape \(.*1\.weight: 2×3, must be 5×3"):
         build_model(custom("net", str(tmp_path / "w.safetensors")), 5)
+
+
+def test_a_run_that_has_a_checkpoint_needs_no_weights(resnet, hub_cache):
+    built = build_model(resnet(weights="IMAGENET1K_V1"), 2, "none")
+    assert built.preprocessing is not None, "images are still prepared as for these weights"
+
+
+def test_what_only_a_saved_config_names_is_not_downloaded(resnet, hub_cache):
+    with pytest.raises(InvalidModelError, match=r"a saved config downloads nothing; type model.weights=IMAGENET1K_V1"):
+        build_model(resnet(weights="IMAGENET1K_V1"), 2, "local")
+    assert list(hub_cache.iterdir()) == []

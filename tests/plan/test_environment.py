@@ -53,6 +53,7 @@ def test_ranks_of_one_job_meet_at_the_same_port_and_jobs_at_different_ones():
     first, second = (adopted_place(SLURM | {"SLURM_PROCID": rank}).meeting for rank in ("0", "3"))
     assert first == second
     assert first.startswith("tcp://n1:")
+    assert adopted_place(SLURM | {"SLURM_STEP_NUM_NODES": "1"}).meeting.startswith("tcp://127.0.0.1:")
     assert adopted_place(SLURM | {"SLURM_STEP_ID": "1"}).meeting != first
 
 
