@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
+from runner.base.masked import masked
 from runner.base.untrusted import printable, printable_lines
 from runner.errors import RunnerError
 from runner.files import named_write_errors
@@ -35,6 +36,11 @@ _MAX_KEPT_MESSAGES = 10_000
 _PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
 
 
+def shown(text: str) -> str:
+    """A message as it is shown: names from elsewhere command no terminal, and addresses hold no password."""
+    return printable_lines(masked(text))
+
+
 class _FileFormatter(logging.Formatter):
     """Lines of a log file, which people will look at in a terminal too."""
 
@@ -43,7 +49,7 @@ class _FileFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record with its traceback, if it has one."""
-        return printable_lines(super().format(record))
+        return shown(super().format(record))
 
 
 class _Messages(Console):
@@ -79,7 +85,7 @@ class ConsoleHandler(logging.Handler):
             return
         try:
             is_warning = record.levelno >= logging.WARNING
-            message = printable_lines(record.getMessage())
+            message = shown(record.getMessage())
             text = Text(f"warning: {message}", style="yellow") if is_warning else Text(message)
             (self.err if is_warning else self.out).print(text)
         except Exception:
@@ -149,7 +155,7 @@ class _LogFile(logging.FileHandler):
         if is_set_up():
             LOGGER.warning("%s", message)
         elif sys.stderr is not None:
-            sys.stderr.write(printable_lines(f"runner: warning: {message}\n"))
+            sys.stderr.write(shown(f"runner: warning: {message}\n"))
 
 
 @contextmanager
@@ -197,7 +203,7 @@ def log_kept() -> Iterator[Callable[[Path], None]]:
 def show(text: str) -> None:
     """Print a text that was asked for, such as help, to stdout."""
     if sys.stdout is not None:  # it may be closed
-        text = printable_lines(text)
+        text = shown(text)
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
@@ -206,19 +212,19 @@ def show_rows(rows: Iterable[tuple[str, ...]]) -> None:
     """Print rows of cells to stdout, in columns; the last one is wrapped to the width of the terminal."""
     table = Table.grid(padding=(0, 2), pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(printable_lines(cell)) for cell in row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     _Answer(**_PLAIN).print(table)
 
 
 def show_error(error: RunnerError) -> None:
     """Print a named error to stderr in the form that scripts rely on."""
-    sys.stderr.write(printable_lines(f"runner: {error.name}: {error}\n"))
+    sys.stderr.write(shown(f"runner: {error.name}: {error}\n"))
     sys.stderr.flush()
 
 
 def show_traceback() -> None:
     """Print the exception that is being handled, a defect of ours, to stderr."""
-    sys.stderr.write(printable_lines(traceback.format_exc()))
+    sys.stderr.write(shown(traceback.format_exc()))
     sys.stderr.flush()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner import run_folder
+from runner.base.typed_path import typed_path
 from runner.data.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.errors import PreflightError, Problem, RunnerError
@@ -47,12 +48,14 @@ def preflight(
     ready: Ready | None = None
     plan: LaunchPlan | None = None
     mistakes: list[RunnerError] = []
+    output_dir = Path(config.output_dir)
     try:
         plan = choose_launch(config, is_in_job=is_in_job)
     except RunnerError as error:
         mistakes.append(error)
     try:
-        run_folder.check_writable(run_dir or Path(config.output_dir))
+        output_dir = typed_path(config.output_dir, "output_dir")
+        run_folder.check_writable(run_dir or output_dir)
     except RunnerError as error:
         mistakes.append(error)
     try:
@@ -61,7 +64,7 @@ def preflight(
         splits = open_splits(data, config.seed, global_batch_size=data.batch_size * world_size)
         model = config.model.model_copy(update={"weights": _full_path(config.model.weights)})
         if plan is not None:
-            resolved = config.model_copy(update={"data": data, "model": model})
+            resolved = config.model_copy(update={"data": data, "model": model, "output_dir": str(output_dir)})
             ready = Ready(config=resolved, splits=splits, plan=plan)
     except RunnerError as error:
         mistakes.append(error)
@@ -116,7 +119,7 @@ def _mistakes_of_device(config: Config, plan: LaunchPlan) -> list[RunnerError]:
 def _full_path(weights: str | None) -> str | None:
     """A weights file is found again from any folder; a name is left as it is."""
     is_file = weights is not None and is_weights_file(weights)
-    return str(Path(weights).expanduser().absolute()) if weights is not None and is_file else weights
+    return str(typed_path(weights, "model.weights").absolute()) if weights is not None and is_file else weights
 
 
 def _raise_all(mistakes: list[RunnerError]) -> None:

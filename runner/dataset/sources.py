@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, assert_never
 
+from runner.base.typed_path import typed_path
 from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.data.index import NO_IMAGE, FolderIndex, is_image_name, scan_class_folders, some
 from runner.data.rows import Columns
@@ -163,7 +164,7 @@ def _listed(
     places: Mapping[str, tuple[str, str]],
     notes: Sequence[str],
 ) -> Source:
-    root = Path(call.root).expanduser().absolute() if call.root else path.parent
+    root = typed_path(call.root, "root").absolute() if call.root else path.parent
     layout = Layout()
     for name, (split, label) in places.items():
         if is_image_name(name):

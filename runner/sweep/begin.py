@@ -11,6 +11,7 @@ from typing import Final, Literal
 from hydra.plugins.launcher import Launcher
 
 from runner import console
+from runner.base.typed_path import typed_path
 from runner.console import LOGGER
 from runner.data.paths import resolve_paths
 from runner.data.splits import open_splits
@@ -59,7 +60,7 @@ def carry_out(composer: Composer, config: SweepConfig, sampler: SamplerName, *, 
     if config.dry_run:
         _show(composer, config, sampler, trials)
         return
-    path = Path(str(composer.master.hydra.sweep.dir)).expanduser().absolute()
+    path = typed_path(str(composer.master.hydra.sweep.dir), "sweep.dir").absolute()
     _check_surroundings(base, composer.axes, path)
     slots = slots_for(base, len(trials) if sampler == GRID else config.num_trials)
     with StopRequest() as stop, opened(composer, config, path) as folder:
@@ -97,7 +98,7 @@ def run_batch(composer: Composer, jobs: Sequence[list[str]], first_number: int) 
     asked = [composer.typed(first_number + at, job, shared) for at, job in enumerate(jobs)]
     base = saved_config(asked[0].config)
     config = base.sweep.with_metric(base.trainer.monitor)
-    path = Path(str(composer.master.hydra.sweep.dir)).expanduser().absolute()
+    path = typed_path(str(composer.master.hydra.sweep.dir), "sweep.dir").absolute()
     with StopRequest() as stop, opened(composer, config, path) as folder:
         known = {trial.number: trial for trial in folder.trials()}
         for number, trial in enumerate(asked):

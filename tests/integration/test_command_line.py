@@ -129,3 +129,11 @@ def test_hydras_own_view_of_the_config(run_cli):
     done = run_cli("--cfg", "job", "trainer.epochs=7")
     assert done.returncode == 0
     assert "epochs: 7" in done.stdout
+
+
+def test_an_output_folder_below_the_home_folder_is_made_there(run_cli, tiny, tmp_path):
+    (tmp_path / "home").mkdir()
+    done = run_cli(*tiny("trainer.max_steps=1", "output_dir=~/zz"), HOME=str(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "home" / "zz").glob("*/*/run.json"))
+    assert not (tmp_path / "~").exists()
