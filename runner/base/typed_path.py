@@ -21,6 +21,7 @@ def typed_path(text: str, key: str) -> Path:
     try:
         path = Path(text).expanduser()
         path.resolve()
+        path.exists()  # raises where a name is too long
     except (RuntimeError, ValueError, OSError) as error:  # ~somebody, whom this machine does not know; a NUL
         problem = f"is no path: {error}"
         raise ConfigError([Problem(key=key, value=printable(text), has_value=True, message=problem)]) from error
