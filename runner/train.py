@@ -30,7 +30,7 @@ from runner.summary import conclude, facts_of_data, introduce
 from runner.sweep.referee import TrialReferee
 from runner.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
-from runner.trainer.progress import Best
+from runner.trainer.progress import Best, Progress
 from runner.trainer.recorder import Recorder
 from runner.trainer.state import restore
 
@@ -151,7 +151,7 @@ def _run(
         if recorder is not None:
             _package(assembled, folder)
         # The main process may have found the best checkpoint damaged, and have taken another.
-        trainer.progress.best = trainer.dist.share_object(trainer.progress.best)
+        trainer.progress.best = Progress.from_json(trainer.dist.share_object(trainer.progress.to_json())).best
     trainer.writer.wait()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
