@@ -153,8 +153,7 @@ def _run(
         if recorder is not None:
             _package(assembled, folder)
         # The main process may have found the best checkpoint damaged, and have taken another.
-        progress = Progress.from_json(trainer.dist.share_object(trainer.progress.to_json()))
-        trainer.progress.best = progress.best
+        trainer.progress.best = Progress.from_json(trainer.dist.share_object(trainer.progress.to_json())).best
     trainer.writer.wait()
     best = trainer.progress.best
     assert best is not None, "training ends with at least one evaluation"
