@@ -134,7 +134,7 @@ LINES = {
     "negative": '{"epoch": -1}',
     "word": '{"epoch": "one"}',
     "true": '{"epoch": true}',
-    "nan": '{"epoch": 1, "val_loss": NaN}',
+    "nan": '{"epoch": 1, "lr": NaN}',
     "huge": f'{{"epoch": {HUGE}}}',
     "text": '{"epoch": 1, "val_top1": "good"}',
     "nested": '{"epoch": 1, "val_top1": [1]}',
