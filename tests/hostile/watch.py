@@ -34,8 +34,8 @@ _MAKERS_OF_CODE = (
     *("scipy/_lib/array_api_compat/_internal.py", "numpy/f2py/auxfuncs.py", "multiprocessing/sharedctypes.py"),
 )
 """Library code that compiles text of its own; what a text of others could reach there is seen as another effect."""
-_OWN_MEMORY = "/dev/shm/runner-"
-"""Where the processes of a training share decoded images."""
+_OWN_MEMORY = ("/dev/shm/runner-", "/dev/shm/pym-")
+"""Where the processes of a training share decoded images, and what `multiprocessing` shares."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OF_A_LOADER = ("GIT_", "LD_", "PYTHON", "DYLD_", "PATH", "HOME", "BASH_ENV")
 _NEVER = (
