@@ -81,10 +81,12 @@ def lock_file(file: IO[bytes], operation: int, path: Path) -> None:
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file as a whole: temporary name, fsync, rename.
 
+    What UTF-8 can't say, such as a byte in a file name that is no UTF-8, is written as its escape.
+
     Raises:
         OutputError: when the folder is missing or read-only, or the disk is full; the old file is intact then.
     """
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     temporary = temporary_beside(path)
     with named_write_errors(path):
         try:
@@ -199,7 +201,7 @@ def _taken(path: Path) -> OutputError:
 
 def as_json(value: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
     """JSON, indented for people; not-a-number is refused, since JSON has none."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold

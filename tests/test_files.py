@@ -17,6 +17,14 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
+@pytest.mark.parametrize("name", ["caf\udce9.png", "\ud800"])
+def test_a_name_that_is_no_utf8_is_written_as_its_escape(tmp_path, name):
+    write_json(tmp_path / "a.json", {"name": name})
+    assert json.loads((tmp_path / "a.json").read_bytes()) == {"name": name}
+    write_atomic(tmp_path / "a.html", f"<p>{name}</p>")
+    assert ascii(name)[1:-1].encode() in (tmp_path / "a.html").read_bytes()
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_failing_write_keeps_the_old_file_and_names_the_path(tmp_path, monkeypatch, call):
     file = tmp_path / "a.txt"

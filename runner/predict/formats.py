@@ -91,10 +91,10 @@ class _Csv:
     columns: Sequence[str]
 
     def head(self) -> bytes:
-        return csv_lines([self.columns]).encode()
+        return csv_lines([self.columns]).encode(errors="backslashreplace")
 
     def encode(self, scored: Scored) -> bytes:
-        return csv_lines(scored.rows()).encode()
+        return csv_lines(scored.rows()).encode(errors="backslashreplace")
 
     def whole(self, file: Path) -> tuple[int, int]:
         """A row ends at the line feed before which the quotes are even: names may hold line feeds, in quotes."""
@@ -120,7 +120,7 @@ class _JsonLines:
 
     def encode(self, scored: Scored) -> bytes:
         objects = (dict(zip(self.columns, row, strict=True)) for row in scored.rows())
-        return "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in objects).encode()
+        return "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in objects).encode(errors="backslashreplace")
 
     def whole(self, file: Path) -> tuple[int, int]:
         num_rows, end = 0, 0

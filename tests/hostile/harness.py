@@ -197,7 +197,7 @@ def _redirect(place: Place) -> None:
     output = os.open(place.base / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for source, target in ((nowhere, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 

@@ -34,8 +34,8 @@ _MAKERS_OF_CODE = (
     *("scipy/_lib/array_api_compat/_internal.py", "numpy/f2py/auxfuncs.py", "multiprocessing/sharedctypes.py"),
 )
 """Library code that compiles text of its own; what a text of others could reach there is seen as another effect."""
-_OWN_MEMORY = "/dev/shm/runner-"
-"""Where the processes of a training share decoded images."""
+_OWN_MEMORY = ("/dev/shm/runner-", "/dev/shm/pym-")
+"""Where the processes of a training share decoded images, and what `multiprocessing` shares."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OF_A_LOADER = ("GIT_", "LD_", "PYTHON", "DYLD_", "PATH", "HOME", "BASH_ENV")
 _NEVER = (
@@ -88,7 +88,7 @@ class Watch:
             "subprocess.Popen": self._popen,
             "hostile.fork_exec": self._own_process,
             "os.fork": lambda: None if _comes_through("multiprocessing/popen_fork.py") else "a fork",
-            "os.putenv": lambda name, _: os.fsdecode(name) if os.fsdecode(name).startswith(_OF_A_LOADER) else None,
+            "os.putenv": lambda name, _: self._variable(os.fsdecode(name)),
             "os.kill": lambda pid, number: None if pid == os.getpid() or number == 0 else str(pid),
             "os.killpg": lambda pid, number: str(pid),
             "socket.bind": lambda _, address: self._bind(address),
@@ -117,6 +117,9 @@ class Watch:
                 os._exit(EXIT_EFFECT)
         finally:
             self._own.is_judging = False
+
+    def _variable(self, name: str) -> str | None:
+        return name if name.startswith(_OF_A_LOADER) and name != "PYTHONSAFEPATH" else None
 
     def _open(self, path: Any, mode: str | None, flags: int) -> str | None:
         if isinstance(path, int) or not (flags & _WRITING or (mode and set(mode) & set("wax+"))):

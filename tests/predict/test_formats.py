@@ -45,6 +45,15 @@ def test_cut_anywhere_it_can_be_gone_on_with(tmp_path, suffix):
     assert form.whole(file) == (6, file.stat().st_size)
 
 
+@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".parquet"])
+def test_a_file_name_that_is_no_utf8_is_written_as_its_escape(tmp_path, suffix):
+    row = Scored(
+        names=["caf\udce9.jpg"], labels=None, predicted=["a"], probabilities=np.ones((1, 2), np.float32), errors=[None]
+    )
+    form = format_of(tmp_path / f"scores{suffix}", columns(["a", "b"], has_labels=False))
+    assert rb"caf\udce9.jpg" in form.head() + form.encode(row)
+
+
 def scored_rows(batches: list[Scored]) -> list[Scored]:
     """Each row as a batch of its own."""
     return [
