@@ -120,7 +120,8 @@ class _JsonLines:
 
     def encode(self, scored: Scored) -> bytes:
         objects = (dict(zip(self.columns, row, strict=True)) for row in scored.rows())
-        return "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in objects).encode(errors="backslashreplace")
+        lines = (json.dumps(item, ensure_ascii=False) + "\n" for item in objects)
+        return "".join(lines).encode(errors="backslashreplace")
 
     def whole(self, file: Path) -> tuple[int, int]:
         num_rows, end = 0, 0

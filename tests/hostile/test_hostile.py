@@ -33,7 +33,7 @@ def _portions() -> Iterator[tuple[str, int, int]]:
 
 
 @pytest.mark.timeout(_AT_ONCE * 70)
-@pytest.mark.parametrize(("family", "first", "end"), _portions())
+@pytest.mark.parametrize(("family", "first", "end"), list(_portions()))
 def test_nothing_comes_of_it_but_an_answer(client, record_property, family, first, end):
     answers = {number: client.attempt(family, number) for number in range(first, end)}
     record_property("hostile", json.dumps([family, Counter(answer["outcome"] for answer in answers.values())]))
@@ -41,7 +41,7 @@ def test_nothing_comes_of_it_but_an_answer(client, record_property, family, firs
     assert not bad, "\n\n".join([f"{len(bad)} of {len(answers)} inputs", *bad])
 
 
-@pytest.mark.parametrize(("number", "outcome"), enumerate(outcome for _, outcome, _ in PLANTED))
+@pytest.mark.parametrize(("number", "outcome"), list(enumerate(outcome for _, outcome, _ in PLANTED)))
 def test_the_harness_catches_what_is_planted(client, number, outcome):
     answer = client.attempt("planted", number)
     assert answer["outcome"] == outcome, told("planted", number, answer)
