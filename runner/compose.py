@@ -217,10 +217,9 @@ def _composed(overrides: list[str], line: CommandLine, problems: list[Problem]) 
         except ConfigError as error:
             raise ConfigError([*problems, *error.problems]) from error
         except Exception as error:
-            refusal = translate(error, overrides)
-            if refusal is None:
-                raise
-            raise ConfigError([*problems, refusal]) from error
+            # Only Hydra is at work here, on what others may have written: whatever it stumbles over is their mistake.
+            told = translate(error, overrides) or Problem(key="", message=f"Hydra can't compose this: {error!r}")
+            raise ConfigError([*problems, told]) from error
 
 
 def _options_with(line: CommandLine) -> Callable[[str], list[str]]:

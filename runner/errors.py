@@ -9,6 +9,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runner.base.untrusted import printable
+
 EXIT_DONE = 0
 EXIT_FAILURE = 1
 EXIT_USER_ERROR = 2
@@ -38,7 +40,8 @@ class Problem:
     origin: str | None = None
 
     def __str__(self) -> str:
-        shown = f"{self.key} = {_shorten(self.value)}" if self.has_value else self.key
+        key = printable(self.key)  # of a file that may come from elsewhere
+        shown = f"{key} = {_shorten(self.value)}" if self.has_value else key
         text = f"{shown}: {self.message}" if shown else self.message
         if self.hint:
             text += f"; {self.hint}"

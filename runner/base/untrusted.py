@@ -83,10 +83,13 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         UntrustedFileError: it is larger than that.
     """
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
+        # In pieces: one read would take memory for the largest file, whatever the size of this one.
+        content = bytearray()
+        while len(content) <= max_bytes and (piece := file.read(_CHUNK_BYTES)):
+            content += piece
     if len(content) > max_bytes:
         raise UntrustedFileError(f"{path} is larger than {max_bytes:,} bytes, the most that is read of such a file")
-    return content
+    return bytes(content)
 
 
 def read_tail(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
@@ -193,7 +196,7 @@ def parse_yaml(text: str, name: str) -> Any:  # noqa: ANN401 - whatever YAML can
         raise UntrustedFileError(f"{name} is larger than {MAX_YAML_BYTES:,} characters, the most that is read as YAML")
     try:
         _check_events(text, name)
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -205,6 +208,19 @@ def parse_yaml(text: str, name: str) -> Any:  # noqa: ANN401 - whatever YAML can
         raise
     except ValueError as error:  # a date such as 2024-99-99
         raise UntrustedFileError(f"{name} is no YAML: {error}") from None
+    if _num_expanded(value, {}) > MAX_YAML_NODES:
+        raise UntrustedFileError(f"{name} has more than {MAX_YAML_NODES:,} values once its aliases are followed")
+    return value
+
+
+def _num_expanded(value: object, known: dict[int, int]) -> int:
+    """Values that a tree comes to where each alias is a copy, as for OmegaConf; counted without copying."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        children = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_num_expanded(child, known) for child in children)
+    return known[id(value)]
 
 
 def _check_events(text: str, name: str) -> None:

@@ -110,6 +110,9 @@ def _full(path: str | Path) -> Path:
         raise InvalidDatasetError(f"{printable(str(path))}: this is no path: it has a NUL character in it")
     try:
         expanded = Path(path).expanduser()
+        expanded.exists()  # raises where a name is too long
+    except OSError as error:
+        raise InvalidDatasetError(f"{printable(str(path))[:200]}: this is no path: {error.strerror}") from error
     except RuntimeError as error:
         raise InvalidDatasetError(f"{path}: {error}; write the full path instead of ~") from error
     return Path(os.path.abspath(expanded))  # noqa: PTH100 - resolve() would replace links by what they point to

@@ -56,6 +56,11 @@ def test_a_file_over_the_limit_is_not_read(tmp_path):
     ("text", "why"),
     [
         (BOMB, "more than 100 aliases"),
+        (
+            "a: &a [x,x,x,x,x]\n"
+            + "".join(f"{n}: &{n} [*{o},*{o},*{o}]\n" for o, n in zip("abcdefghi", "bcdefghij", strict=True)),
+            "followed",
+        ),
         ("[" * 50_000, "more than 100 levels"),
         ("a: &a [*a]", "holds itself"),
         ("\n".join(f"k{n}: 1" for n in range(20_000)), "more than 10,000 values"),

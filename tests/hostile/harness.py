@@ -141,8 +141,9 @@ def _tail(output: str) -> str:
 
 
 def _leaked(place: Place, output: str, since: float) -> str | None:
-    if SECRET in output:
-        return f"a secret was shown: {_around(output, output.index(SECRET))}"
+    # Paths are shown in full wherever they come from: a message about a folder has to name it.
+    if found := re.search(rf"(?<!/){re.escape(SECRET)}", output):
+        return f"a secret was shown: {_around(output, found.start())}"
     if found := _TERMINAL.search(output):
         return f"a control character was shown: {_around(output, found.start())}"
     for path in place.inside.rglob("*"):
