@@ -23,6 +23,7 @@ from runner.commands.call import read_call
 from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
 from runner.files import sha256_of
 from runner.launch import launch
+from runner.model import build_model
 from runner.package import read_package
 from runner.preflight import preflight
 from runner.run_folder import RunFolder
@@ -472,11 +473,17 @@ def test_a_best_without_another_that_is_known_is_found_anew(tiny, tmp_path, monk
 def test_a_resumed_run_needs_no_weights_to_start_from(tiny, tmp_path, monkeypatch, unkilled):
     run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, at_step=8)
 
-    def download(*_: object) -> None:
-        raise AssertionError("the weights are those of the checkpoint")
+    asked = []
 
-    monkeypatch.setattr("runner.assemble.build_model", download)
-    assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+    def build(config: object, num_classes: int, weights: str) -> object:
+        asked.append(weights)
+        return build_model(config, num_classes, weights)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("runner.assemble.build_model", build)
+        resume(run_dir)
+    assert asked == ["none"], "the weights are those of the checkpoint"
+    assert outcome(run_dir) == unkilled(SCENARIO)
 
 
 STATES: dict[str, Callable[[dict], object]] = {
