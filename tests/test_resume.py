@@ -23,7 +23,7 @@ from runner.commands.call import read_call
 from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
 from runner.files import sha256_of
 from runner.launch import launch
-from runner.model import build_model
+from runner.model import build_architecture
 from runner.package import read_package
 from runner.preflight import preflight
 from runner.run_folder import RunFolder
@@ -470,20 +470,20 @@ def test_a_best_without_another_that_is_known_is_found_anew(tiny, tmp_path, monk
     assert (found["status"], found["damaged"][0]["instead"], found["best"]["epoch"]) == ("completed", None, 2)
 
 
-def test_a_resumed_run_needs_no_weights_to_start_from(tiny, tmp_path, monkeypatch, unkilled):
-    run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, at_step=8)
+def test_a_resumed_run_needs_no_weights_to_start_from(tiny, tmp_path, monkeypatch):
+    """Those that it once started from may be gone, or be another's to name."""
+    started_from = tmp_path / "started_from.safetensors"
+    config = runner.load_config(tiny(*SCENARIO))
+    save_file(dict(build_architecture(config.model, 4).state_dict()), started_from)
+    scenario = (*SCENARIO, f"model.weights={started_from}")
+    whole = outcome(runner.fit(runner.load_config(tiny(*scenario))).run_dir)
+    run_dir = begin(tiny(*scenario, f"output_dir={tmp_path}/cut/outputs"), tmp_path / "cut", monkeypatch, at_step=8)
 
-    asked = []
+    def read(*_: object) -> None:
+        raise AssertionError("the weights are those of the checkpoint")
 
-    def build(config: object, num_classes: int, weights: str) -> object:
-        asked.append(weights)
-        return build_model(config, num_classes, weights)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("runner.assemble.build_model", build)
-        resume(run_dir)
-    assert asked == ["none"], "the weights are those of the checkpoint"
-    assert outcome(run_dir) == unkilled(SCENARIO)
+    monkeypatch.setattr("runner.model.build.read_weights_file", read)
+    assert outcome(resume(run_dir)) == whole
 
 
 STATES: dict[str, Callable[[dict], object]] = {

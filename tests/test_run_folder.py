@@ -128,7 +128,7 @@ def test_times_that_are_none_are_passed_over(tmp_path, clock, resumes):
     folder = RunFolder(tmp_path)
     folder.record = {"status": "running", "attempts": 1, "start": "long ago", "resumes": resumes}
     folder.end("failed")
-    assert read_record(tmp_path)["end"] == "2026-01-02T00:00:00+00:00"
+    assert json.loads((tmp_path / "run.json").read_text())["end"] == "2026-01-02T00:00:00+00:00"
 
 
 def test_whoever_records_the_end_of_another_process_knows_its_start(tmp_path, clock):
