@@ -82,11 +82,16 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         FileNotFoundError, OSError, UntrustedFileError: as of :func:`open_regular`.
         UntrustedFileError: it is larger than that.
     """
+    chunks: list[bytes] = []
+    num_left = max_bytes + 1
+    # To ask for all at once would take the memory for the largest file that is allowed.
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
+        while num_left > 0 and (chunk := file.read(min(num_left, _CHUNK_BYTES))):
+            chunks.append(chunk)
+            num_left -= len(chunk)
+    if num_left <= 0:
         raise UntrustedFileError(f"{path} is larger than {max_bytes:,} bytes, the most that is read of such a file")
-    return content
+    return b"".join(chunks)
 
 
 def read_tail(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
@@ -208,22 +213,29 @@ def parse_yaml(text: str, name: str) -> Any:  # noqa: ANN401 - whatever YAML can
 
 
 def _check_events(text: str, name: str) -> None:
-    """Count before anything is built: what a parser only passes by can neither recurse nor grow."""
+    """Count before anything is built: what a parser only passes by can neither recurse nor grow.
+
+    An alias counts as all that it stands for: whoever walks the values meets that again each time.
+    """
     num_nodes = num_aliases = 0
-    open_anchors: list[str | None] = []
+    open_anchors: list[tuple[str | None, int]] = []
+    num_behind: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         match event:
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                open_anchors.append(event.anchor)
+                open_anchors.append((event.anchor, num_nodes))
                 num_nodes += 1
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                open_anchors.pop()
+                anchor, num_before = open_anchors.pop()
+                if anchor is not None:
+                    num_behind[anchor] = num_nodes - num_before
             case yaml.ScalarEvent():
                 num_nodes += 1
             case yaml.AliasEvent():
-                if event.anchor in open_anchors:
+                if any(anchor == event.anchor for anchor, _ in open_anchors):
                     raise UntrustedFileError(f"{name} holds itself: *{event.anchor} stands within &{event.anchor}")
                 num_aliases += 1
+                num_nodes += num_behind.get(event.anchor, 1)
         for count, most, what in (
             (len(open_anchors), MAX_DEPTH, "levels"),
             (num_nodes, MAX_YAML_NODES, "values"),
