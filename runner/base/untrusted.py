@@ -82,14 +82,16 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         FileNotFoundError, OSError, UntrustedFileError: as of :func:`open_regular`.
         UntrustedFileError: it is larger than that.
     """
+    chunks: list[bytes] = []
+    num_left = max_bytes + 1
+    # To ask for all at once would take the memory for the largest file that is allowed.
     with open_regular(path) as file:
-        # In pieces: one read would take memory for the largest file, whatever the size of this one.
-        content = bytearray()
-        while len(content) <= max_bytes and (piece := file.read(_CHUNK_BYTES)):
-            content += piece
-    if len(content) > max_bytes:
+        while num_left > 0 and (chunk := file.read(min(num_left, _CHUNK_BYTES))):
+            chunks.append(chunk)
+            num_left -= len(chunk)
+    if num_left <= 0:
         raise UntrustedFileError(f"{path} is larger than {max_bytes:,} bytes, the most that is read of such a file")
-    return bytes(content)
+    return b"".join(chunks)
 
 
 def read_tail(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
@@ -196,7 +198,7 @@ def parse_yaml(text: str, name: str) -> Any:  # noqa: ANN401 - whatever YAML can
         raise UntrustedFileError(f"{name} is larger than {MAX_YAML_BYTES:,} characters, the most that is read as YAML")
     try:
         _check_events(text, name)
-        value = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -208,38 +210,32 @@ def parse_yaml(text: str, name: str) -> Any:  # noqa: ANN401 - whatever YAML can
         raise
     except ValueError as error:  # a date such as 2024-99-99
         raise UntrustedFileError(f"{name} is no YAML: {error}") from None
-    if _num_expanded(value, {}) > MAX_YAML_NODES:
-        raise UntrustedFileError(f"{name} has more than {MAX_YAML_NODES:,} values once its aliases are followed")
-    return value
-
-
-def _num_expanded(value: object, known: dict[int, int]) -> int:
-    """Values that a tree comes to where each alias is a copy, as for OmegaConf; counted without copying."""
-    if not isinstance(value, dict | list):
-        return 1
-    if id(value) not in known:
-        children = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_num_expanded(child, known) for child in children)
-    return known[id(value)]
 
 
 def _check_events(text: str, name: str) -> None:
-    """Count before anything is built: what a parser only passes by can neither recurse nor grow."""
+    """Count before anything is built: what a parser only passes by can neither recurse nor grow.
+
+    An alias counts as all that it stands for: whoever walks the values meets that again each time.
+    """
     num_nodes = num_aliases = 0
-    open_anchors: list[str | None] = []
+    open_anchors: list[tuple[str | None, int]] = []
+    num_behind: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         match event:
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                open_anchors.append(event.anchor)
+                open_anchors.append((event.anchor, num_nodes))
                 num_nodes += 1
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                open_anchors.pop()
+                anchor, num_before = open_anchors.pop()
+                if anchor is not None:
+                    num_behind[anchor] = num_nodes - num_before
             case yaml.ScalarEvent():
                 num_nodes += 1
             case yaml.AliasEvent():
-                if event.anchor in open_anchors:
+                if any(anchor == event.anchor for anchor, _ in open_anchors):
                     raise UntrustedFileError(f"{name} holds itself: *{event.anchor} stands within &{event.anchor}")
                 num_aliases += 1
+                num_nodes += num_behind.get(event.anchor, 1)
         for count, most, what in (
             (len(open_anchors), MAX_DEPTH, "levels"),
             (num_nodes, MAX_YAML_NODES, "values"),

@@ -237,6 +237,7 @@ def _watch_starts() -> None:
 
 def _carry_out(argv: list[str], report: Callable[[str, str], None]) -> int:
     import runner
+    from runner import console
     from runner.__main__ import main
     from runner.errors import RunnerError
 
@@ -250,7 +251,7 @@ def _carry_out(argv: list[str], report: Callable[[str, str], None]) -> int:
     try:
         runner.load_model(argv[1]) if argv[0] == "load_model" else runner.load_config(argv[1:])
     except RunnerError as error:
-        sys.stderr.write(f"runner: {error.name}: {error}\n")
+        console.show_error(error)
         return 2
     return 0
 
