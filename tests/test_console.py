@@ -36,6 +36,12 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def _kept_from_reports(monkeypatch):
+    """What pytest captures of the log travels between its processes, which know UTF-8 only."""
+    monkeypatch.setattr(LOGGER, "propagate", False)
+
+
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What the handler writes to a stream that is no terminal."""
