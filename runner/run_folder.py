@@ -230,10 +230,8 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 
 
 def _moments_in(record: dict[str, Any]) -> list[datetime]:
-    """All moments that a record tells of, whatever else it holds."""
-    resumes = record.get("resumes")
-    attempts = [attempt for attempt in resumes if isinstance(attempt, dict)] if isinstance(resumes, list) else []
-    told = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in attempts)]
+    """All moments that a record tells of."""
+    told = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in record.get("resumes", []))]
     return [moment for moment in map(read_moment, told) if moment is not None]
 
 
