@@ -116,8 +116,8 @@ def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -
 
 @contextlib.contextmanager
 def _in_folder(cwd: str, sweep: Path) -> Iterator[None]:
-    if not Path(cwd).is_dir():
-        raise OutputError(f"{sweep} was started in {cwd}, which is no folder here; type its command again")
+    if not (Path(cwd).is_absolute() and Path(cwd).is_dir()):
+        raise OutputError(f"{sweep} was started in {cwd!r}, which is no folder here; type its command again")
     with contextlib.chdir(cwd):
         yield
 

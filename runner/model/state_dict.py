@@ -116,7 +116,8 @@ def _check_file(path: Path) -> None:
 def _check_saved(path: Path, start: bytes, shown: str) -> None:
     """torch.save writes a zip file (torch ≥ 1.6) or a pickle of protocol 2."""
     if not start.startswith((b"PK\x03\x04", b"\x80")):
-        raise InvalidModelError(f"{shown} is no file that torch.save wrote (it begins with {start[:16]!r})")
+        # What it holds is not shown: an experiment of somebody else may name any file of the user's.
+        raise InvalidModelError(f"{shown} is no file that torch.save wrote: it is neither a zip file nor a pickle")
     if start.startswith(b"PK"):
         try:
             problem = _zip_problem(path)

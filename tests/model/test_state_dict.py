@@ -139,6 +139,15 @@ def test_what_is_no_weights_file(suffix, content, message, shapes_only, tmp_path
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_what_another_file_holds_is_not_shown(suffix, tmp_path):
+    (tmp_path / "secret.txt").write_text("hunter2\n")
+    (tmp_path / f"w{suffix}").symlink_to("secret.txt")
+    with pytest.raises(InvalidModelError) as caught:
+        read_weights_file(tmp_path / f"w{suffix}")
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
 @pytest.mark.parametrize("kept", [0.3, 0.9, 0.999])
 @pytest.mark.parametrize("shapes_only", [True, False])

@@ -144,3 +144,12 @@ def test_a_received_command_has_no_other_flags(tmp_path, flag):
     (tmp_path / "sweep.json").write_text(json.dumps(record))
     with pytest.raises(RunnerError):
         resume([f"run={tmp_path}"])
+
+
+@pytest.mark.parametrize("cwd", ["", ".", "nosuch", "/nosuch"])
+def test_a_received_command_is_carried_out_in_a_folder_that_is_there(tmp_path, cwd):
+    record = {"format": 1, "argv": ["-m", "optimizer.lr=0.1,0.2"], "cwd": cwd}
+    record |= {"start": "2026-11-22T00:00:00+00:00", "metrics": ["val_top1"], "directions": ["maximize"]}
+    (tmp_path / "sweep.json").write_text(json.dumps(record))
+    with pytest.raises(OutputError, match=f"was started in '{cwd}', which is no folder here"):
+        resume([f"run={tmp_path}"])
