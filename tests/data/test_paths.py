@@ -71,7 +71,8 @@ def test_a_nul_is_no_part_of_a_path(data_config: Make, key: str) -> None:
 
 
 def test_a_root_of_a_name_that_is_too_long(data_config: Make) -> None:
-    assert resolve_paths(data_config("folder", root="/" + "x" * 5000)).val is None
+    with pytest.raises(InvalidDatasetError, match="this is no path: File name too long"):
+        resolve_paths(data_config("folder", root="/" + "x" * 5000))
 
 
 def test_the_home_of_nobody(data_config: Make) -> None:

@@ -98,7 +98,7 @@ def test_resume_runs_what_is_missing_from_any_folder(trainings, tmp_path, monkey
     monkeypatch.chdir("/")
     assert resume([f"run={tmp_path}/mine"]) == 0
     assert trainings.trained == [("0", 0.1), ("1", 0.2), ("1", 0.2)]
-    with pytest.raises(ConfigError, match="a sweep takes only sweep"):
+    with pytest.raises(ConfigError, match="a sweep that goes on takes sweep"):
         resume([f"run={tmp_path}/mine", "optimizer.lr=3"])
 
 
