@@ -19,7 +19,7 @@ from runner.refusal import COMMAND_LINE, plain
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 SHELL_COMPLETION = frozenset({"-sc", "--shell-completion"})
-_WITHOUT_VALUE = MULTIRUN | SHELL_COMPLETION | {"--run", "-r", "--resolve", "--hydra-help"}
+_WITHOUT_VALUE = MULTIRUN | SHELL_COMPLETION | {"--resolve", "--hydra-help"}
 _CONFIG_DIR = frozenset({"--config-dir", "-cd"})
 _WITH_VALUE = _CONFIG_DIR | {"--cfg", "-c", "--package", "-p", "--info", "-i"}
 _REFUSED = {
@@ -71,6 +71,8 @@ def read_command_line(argv: Sequence[str]) -> CommandLine:
         else:
             raise UsageError(_not_taken(name))
     check_sizes(overrides)
+    if {"--resolve", "--package", "-p"} & set(flags) and not {"--cfg", "-c"} & set(flags):
+        raise UsageError("--resolve and --package say how --cfg job shows the config; give it too")
     named = [item for item in overrides if plain(item).partition("=")[0] == _SEARCH_PATH]
     found = [_config_folder(place) for place in (*folders, *(place for item in named for place in _search_path(item)))]
     return CommandLine(

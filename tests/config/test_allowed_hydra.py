@@ -131,10 +131,20 @@ def test_a_sweep_varies_none_of_hydras_own_settings():
 
 @pytest.mark.parametrize(
     "flag",
-    ["--experimental-rerun", "--experimental-reru=x", "--config-path=/x", "-cp", "--config-name=x", "-cn", "--multi"],
+    [
+        "--run",
+        "--resolve",
+        "--experimental-rerun",
+        "--experimental-reru=x",
+        "--config-path=/x",
+        "-cp",
+        "--config-name=x",
+        "-cn",
+        "--multi",
+    ],
 )
 def test_flags_that_run_or_replace_are_refused_also_abbreviated(flag):
-    with pytest.raises(UsageError, match=r"not taken|no flag"):
+    with pytest.raises(UsageError, match=r"not taken|no flag|give it too"):
         compose_one([flag, "x"])
 
 
