@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from runner.assemble import in_force, share_of
+from runner.base.typed_path import typed_path
 from runner.data.splits import Splits
 from runner.data.transforms import Normalizer, PackagedTransform, Pipeline, pipeline_of
 from runner.device import Precision, choose_memory_format
@@ -110,9 +111,10 @@ def load_model(run_dir: str | Path) -> LoadedModel:
 
     Raises:
         CheckpointError: when there is no package, or it is damaged or of a newer format.
+        ConfigError: when no folder can have this name.
         InvalidModelError: when a custom model is no longer installed.
     """
-    package = read_package(Path(run_dir))
+    package = read_package(typed_path(str(run_dir), "run_dir"))
     preprocessing = package.card.preprocessing
     return LoadedModel(
         module=_packaged_module(package),

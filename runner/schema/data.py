@@ -142,11 +142,11 @@ class SyntheticData(_Data):
 
     source: Literal["synthetic"]
     """Where images come from; set by the option of the group."""
-    num_classes: Annotated[int, Field(ge=2)]
+    num_classes: Annotated[int, Field(ge=2, le=1_000_000)]
     """Number of classes."""
-    num_train: Annotated[int, Field(ge=1)]
+    num_train: Annotated[int, Field(ge=1, le=100_000_000)]
     """Number of training images."""
-    num_val: Annotated[int, Field(ge=1)]
+    num_val: Annotated[int, Field(ge=1, le=100_000_000)]
     """Number of validation images."""
 
 

@@ -174,12 +174,12 @@ def _live(item: Input, place: Place, pipe: int) -> None:
         atexit._clear()  # what was registered before is for the process that lives on
         _redirect(place)
         _surroundings(item, place)
+        _limits(max(int(item.seconds / 3), 1))
         try:
             item.prepare(place)
         except BaseException:
             report("broken", f"{item.title}: {traceback.format_exc()}")
             os._exit(1)
-        _limits(max(int(item.seconds / 3), 1))
         _watch_starts()
         sys.addaudithook(Watch(report, place.writable))
         code = _carry_out([place.filled(word) for word in item.argv], report)

@@ -74,6 +74,8 @@ def received(*edits: Prepare) -> Prepare:
 def _seal(checkpoint: Path) -> None:
     """Whoever sends a folder can compute SHA-256 too; a manifest that was spoilt on purpose stays so."""
     manifest = checkpoint / "manifest.json"
+    if manifest.is_symlink() or not manifest.is_file():
+        return  # a FIFO or /dev/zero is for the command to stumble over, not for us
     try:
         entries = json.loads(manifest.read_text())
         for name in list(entries):
@@ -82,7 +84,7 @@ def _seal(checkpoint: Path) -> None:
                 entries[name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return
-    if not manifest.is_symlink() and all(isinstance(entry, dict) for entry in entries.values()):
+    if all(isinstance(entry, dict) for entry in entries.values()):
         manifest.write_text(json.dumps(entries))
 
 
@@ -175,7 +177,7 @@ _CONFIG_VALUES: tuple[tuple[str, Any], ...] = (
     ("model.weights", "http://127.0.0.1:9/x.pth"),
     ("model.weights", "@OUT@/secret.txt"),
     ("model.weights", "/dev/zero"),
-    ("sweep.storage", "postgresql://user:CANARY-5e1f@127.0.0.1:9/x"),
+    ("sweep.storage", "postgresql://user:hunter2@127.0.0.1:9/x"),
     ("sweep.storage", "sqlite:///@OUT@/made.db"),
     ("sweep.dir", "@OUT@/made"),
     ("trainer.epochs", 10**400),

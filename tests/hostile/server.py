@@ -22,6 +22,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NU
 def prepared() -> None:
     """Import what an input may need, and let what is made once be made."""
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    import sklearn.datasets  # noqa: F401 - its parts compile texts of their own when they are imported
     import torch
 
     import runner

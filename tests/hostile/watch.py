@@ -31,7 +31,11 @@ _MAKERS_OF_CODE = (
     *("jinja2/environment.py", "attr/_make.py", "numpy/ma/core.py", "pyparsing/core.py", "torch/fx/graph_module.py"),
     *("scipy/_lib/_util.py", "torch/_jit_internal.py", "torch/_sources.py", "torch/package/package_importer.py"),
     *("sqlalchemy/util/langhelpers.py", "mako/template.py", "decorator.py"),
-    *("scipy/_lib/array_api_compat/_internal.py", "numpy/f2py/auxfuncs.py", "multiprocessing/sharedctypes.py"),
+    *(
+        "scipy/_lib/array_api_compat/_internal.py",
+        "sklearn/externals/array_api_compat/_internal.py",
+    ),
+    *("numpy/f2py/auxfuncs.py", "multiprocessing/sharedctypes.py"),
 )
 """Library code that compiles text of its own; what a text of others could reach there is seen as another effect."""
 _OWN_MEMORY = ("/dev/shm/runner-", "/dev/shm/pym-")
@@ -119,7 +123,10 @@ class Watch:
             self._own.is_judging = False
 
     def _variable(self, name: str) -> str | None:
-        return name if name.startswith(_OF_A_LOADER) and name != "PYTHONSAFEPATH" else None
+        is_own = name in ("PYTHONSAFEPATH", "PYTHONWARNINGS") and _comes_through(
+            str(ROOT / "runner/base/children.py"), str(ROOT / "runner/launch/requests.py")
+        )
+        return name if name.startswith(_OF_A_LOADER) and not is_own else None
 
     def _open(self, path: Any, mode: str | None, flags: int) -> str | None:
         if isinstance(path, int) or not (flags & _WRITING or (mode and set(mode) & set("wax+"))):
