@@ -671,3 +671,16 @@ def test_a_resumed_run_lets_go_of_its_checkpoint_before_it_trains(tiny, tmp_path
     monkeypatch.setattr(Trainer, "fit", fitting)
     resume(run_dir)
     assert alive == [False]
+
+
+def test_a_change_is_told_without_what_comes_from_the_environment(tiny, tmp_path, monkeypatch):
+    from runner.compose import to_yaml
+
+    monkeypatch.setenv("GATHERED_AT", "sesame.example:29500")
+    (tmp_path / "config.yaml").write_text(to_yaml(runner.load_config(tiny("dist.rendezvous=${oc.env:GATHERED_AT}"))))
+    saved = load_saved(tmp_path, only_reads=True)
+    assert saved.dist.rendezvous == "sesame.example:29500"
+    other = load_saved(tmp_path, ["dist.rendezvous=null"])
+    assert judge_changes(saved, other, finished_epochs=0, allow=()) == [
+        "dist.rendezvous: ${oc.env:GATHERED_AT} → None"
+    ]

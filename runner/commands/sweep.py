@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Transformer
 
-from runner.config.overrides import PATH_KEYS, as_typed
+from runner.config.overrides import PATH_KEYS, as_typed, parsed_override
 from runner.errors import ConfigError, Problem
-from runner.refusal import COMMAND_LINE, translate
+from runner.refusal import COMMAND_LINE
 
+_MAX_CALLS = 100_000
 MULTIRUN_FLAGS = frozenset({"-m", "--multirun"})
 
 
@@ -21,24 +22,22 @@ def combinations(argv: Sequence[str]) -> list[list[str]]:
     Hydra's way: `-m run=a,b split=val,test` is four calls, the last key changing fastest.
 
     Raises:
-        ConfigError: when an override can't be read.
+        ConfigError: when an override can't be read, or the calls are too many to be listed.
     """
     rest = [argument for argument in argv if argument not in MULTIRUN_FLAGS]
     if len(rest) == len(argv):
         return [rest]
-    return [list(choice) for choice in itertools.product(*map(_choices, rest))]
+    choices = [_choices(argument) for argument in rest]
+    if (num_calls := math.prod(map(len, choices))) > _MAX_CALLS:
+        message = f"-m describes {num_calls:,} calls; {_MAX_CALLS:,} are allowed"
+        raise ConfigError([Problem(key="", message=message, origin=COMMAND_LINE)])
+    return [list(choice) for choice in itertools.product(*choices)]
 
 
 def _choices(argument: str) -> list[str]:
     if argument.startswith("-") or "=" not in argument:
         return [argument]
-    try:
-        (override,) = OverridesParser.create().parse_overrides([as_typed(argument, is_swept=True)])
-    except Exception as error:
-        problem = translate(error, [argument])
-        if problem is None:
-            raise
-        raise ConfigError([problem]) from error
+    override = parsed_override(as_typed(argument, is_swept=True))
     if not override.is_sweep_override():
         return [argument]
     if not override.is_discrete_sweep():

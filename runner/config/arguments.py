@@ -7,6 +7,7 @@ which replaces the primary config. Here the flags are a closed list, spelt out.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,8 @@ def read_command_line(argv: Sequence[str]) -> CommandLine:
         else:
             raise UsageError(_not_taken(name))
     check_sizes(overrides)
+    if SHELL_COMPLETION & set(flags) and "query" in {plain(item).partition("=")[0] for item in overrides}:
+        _check_surroundings_of_completion()
     if {"--resolve", "--package", "-p"} & set(flags) and not {"--cfg", "-c"} & set(flags):
         raise UsageError("--resolve and --package say how --cfg job shows the config; give it too")
     named = [item for item in overrides if plain(item).partition("=")[0] == _SEARCH_PATH]
@@ -81,6 +84,11 @@ def read_command_line(argv: Sequence[str]) -> CommandLine:
         is_multirun=bool(MULTIRUN & set(flags)),
         overrides=tuple(item for item in overrides if item not in named),
     )
+
+
+def _check_surroundings_of_completion() -> None:
+    if "COMP_LINE" not in os.environ:
+        raise UsageError("-sc query=SHELL is what a shell calls, with COMP_LINE set; -sc install=bash tells it how")
 
 
 def _not_taken(flag: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, QuotedString
+from hydra.core.override_parser.types import Glob, Override, QuotedString, RangeSweep
 
 from runner.conf_folder import CONF_DIR, group_options
 from runner.errors import ConfigError, Problem
@@ -25,6 +26,7 @@ PATH_KEYS = frozenset(
     | {"run", "a", "b", "model", "checkpoint", "input", "output", "root"}
     | {"path_column", "label_column", "group_column", "split_column", "delimiter", "encoding"}
 )
+_MAX_VALUES = 100_000
 _PLAIN_PATH = re.compile(r"[A-Za-z./_-][\w./@%:+-]*", re.ASCII)
 _KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)
 
@@ -89,7 +91,7 @@ def parsed_override(override: str) -> Override:
     """One override, as Hydra's grammar reads it.
 
     Raises:
-        ConfigError: it can't be read.
+        ConfigError: it can't be read, or is a range that no sweep could walk through.
     """
     try:
         (parsed,) = OverridesParser.create().parse_overrides([override])
@@ -98,7 +100,17 @@ def parsed_override(override: str) -> Override:
         if problem is None:
             raise
         raise ConfigError([problem]) from error
+    if isinstance(parsed.value(), RangeSweep):
+        _check_range(parsed, parsed.value())
     return parsed
+
+
+def _check_range(override: Override, values: RangeSweep) -> None:
+    span, step = Decimal(values.stop or 0) - Decimal(values.start or 0), Decimal(values.step)
+    if span.is_finite() and step.is_finite() and step and abs(span) <= _MAX_VALUES * abs(step):
+        return
+    message = f"a range goes in steps that are not 0, and has at most {_MAX_VALUES:,} values"
+    raise ConfigError([Problem(key=plain(override.get_key_element()), message=message, origin=COMMAND_LINE)])
 
 
 def _climbing_name(override: str) -> Problem | None:

@@ -65,7 +65,8 @@ def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow:
     """
     notes: list[str] = []
     problems = list(_unknown(allow, wanted))
-    for key, old, new in changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json")):
+    # As they are saved: what comes from the environment may be a secret, and where it may change, it does no harm.
+    for key, old, new in changes(saved.to_save(), wanted.to_save()):
         change = f"{key}: {old} → {new}"
         if key == "trainer.epochs":
             if wanted.trainer.epochs < finished_epochs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import assert_never
 
-from hydra.core.override_parser.types import FloatRange, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import IntervalSweep, Override
 
 from runner.errors import ConfigError, Problem
 from runner.refusal import COMMAND_LINE, plain
@@ -156,13 +156,11 @@ def _typed_values(override: Override) -> Choices | Between:
             raise ConfigError([_no_interval(override)])
         is_whole = isinstance(value.start, int)
         return Between(low=value.start, high=value.end, is_log="log" in value.tags, is_whole=is_whole)
-    if isinstance(value, RangeSweep) and isinstance(value.range(), FloatRange) and not value.step:
-        raise ConfigError([_no_interval(override)])
     return Choices(values=tuple(override.sweep_string_iterator()))
 
 
 def _no_interval(override: Override) -> Problem:
-    message = "must begin below its end, on a logarithmic scale above 0, and go in steps that are not 0"
+    message = "must begin below its end, and on a logarithmic scale above 0"
     return Problem(key=plain(override.input_line or ""), message=message, origin=COMMAND_LINE)
 
 

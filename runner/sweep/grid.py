@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 from runner.errors import ConfigError, Problem
 from runner.refusal import COMMAND_LINE
 from runner.sweep.axes import Axis, Choices
+
+_MAX_TRIALS = 100_000
 
 
 def combinations(axes: Sequence[Axis], zipped: Sequence[Sequence[str]]) -> list[dict[str, str]]:
@@ -18,7 +21,7 @@ def combinations(axes: Sequence[Axis], zipped: Sequence[Sequence[str]]) -> list[
         zipped: keys that go together, the first value of one with the first of the others and so on.
 
     Raises:
-        ConfigError: an axis that is no list of values, or zipped keys that don't fit.
+        ConfigError: an axis that is no list of values, zipped keys that don't fit, or more combinations than could ever be trained.
     """
     problems = [_is_no_list(axis) for axis in axes if not isinstance(axis.values, Choices)]
     by_key = {axis.key: axis.values.values for axis in axes if isinstance(axis.values, Choices)}
@@ -30,6 +33,10 @@ def combinations(axes: Sequence[Axis], zipped: Sequence[Sequence[str]]) -> list[
     bundle_of = {key: tuple(keys) for keys in zipped for key in keys}
     bundles = list(dict.fromkeys(bundle_of.get(key, (key,)) for key in by_key))
     choices = [list(zip(*(by_key[key] for key in keys), strict=True)) for keys in bundles]
+    if (num_trials := math.prod(map(len, choices))) > _MAX_TRIALS:
+        message = f"the grid has {num_trials:,} combinations; {_MAX_TRIALS:,} are allowed"
+        hint = "search it: hydra/sweeper=tpe or hydra/sweeper=random"
+        raise ConfigError([Problem(key="", message=message, hint=hint, origin=COMMAND_LINE)])
     order = {axis.key: axis for axis in axes}
     found = []
     for picked in itertools.product(*choices):

@@ -23,7 +23,12 @@ def test_several_values_are_several_calls(argv, calls):
         ]
 
 
-@pytest.mark.parametrize("argument", ["trainer.epochs=interval(1,4)", "run=a,"])
+@pytest.mark.parametrize("argument", ["trainer.epochs=interval(1,4)", "run=a,", "seed=range(0,1,0)"])
 def test_what_cannot_be_listed_is_refused(argument):
     with pytest.raises(ConfigError):
         combinations(["-m", argument])
+
+
+def test_calls_that_nobody_could_wait_for_are_refused():
+    with pytest.raises(ConfigError, match="describes 1,000,000 calls"):
+        combinations(["-m", "seed=range(0,1000)", "trainer.epochs=range(1,1001)"])

@@ -125,6 +125,7 @@ def _set(key: str, value: Any) -> Prepare:
     return _config(edit)
 
 
+# Not among them: trainer.compile, whose compiler runs code of its own making, as foreign to the watch as any other.
 _CONFIG_VALUES: tuple[tuple[str, Any], ...] = (
     ("hydra", {"callbacks": {"x": {"_target_": "os.system", "command": odd.SHELL}}}),
     ("hydra", {"run": {"dir": "@OUT@/made"}}),
@@ -183,7 +184,6 @@ _CONFIG_VALUES: tuple[tuple[str, Any], ...] = (
     ("trainer.epochs", 10**400),
     ("trainer.epochs", -1),
     ("trainer.max_steps", 0),
-    ("trainer.compile", True),
     ("trainer.monitor", "\x1b[2J"),
     ("trainer.keep", 10**9),
     ("trainer.grace_seconds", 0),

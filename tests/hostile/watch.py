@@ -53,7 +53,7 @@ _NEVER = (
         "os.startfile",
         "ftplib.connect",
     ),
-    *("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.sendto"),
+    *("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.sendto"),
     *("socket.getnameinfo", "socket.sendmsg", "urllib.Request", "webbrowser.open", "smtplib.connect"),
     *("http.client.connect", "telnetlib.Telnet.open", "sqlite3.enable_load_extension", "sqlite3.load_extension"),
 )
@@ -98,6 +98,7 @@ class Watch:
             "socket.bind": lambda _, address: self._bind(address),
             "sqlite3.connect": lambda name: None if name == ":memory:" else self._target(name),
             **{name: lambda *args: repr(args)[:200] for name in _NEVER},
+            "socket.connect": lambda _, address: self._connect(address),
             **{name: lambda path, *_: self._target(path) for name in ("os.chmod", "os.chown", "os.utime")},
             **{name: lambda path, *_: self._target(path) for name in ("os.truncate", "os.setxattr", "os.removexattr")},
             **dict.fromkeys(("os.remove", "os.rmdir"), self._entry),
@@ -188,6 +189,11 @@ class Watch:
         if words[0] == sys.executable and "resource_tracker" in " ".join(words):
             return None
         return " ".join(words)[:300]
+
+    def _connect(self, address: Any) -> str | None:
+        """Processes of one loader hand each other memory through a socket in their temporary folder."""
+        is_ours = isinstance(address, str) and _comes_through("torch/multiprocessing/reductions.py")
+        return self._entry(address, None) if is_ours else repr(address)
 
     def _bind(self, address: Any) -> str | None:
         return self._entry(address, None) if isinstance(address, str | bytes) and address else repr(address)

@@ -36,6 +36,12 @@ def test_a_key_that_does_not_apply_makes_no_further_trials():
     ]
 
 
+def test_more_trials_than_anybody_could_train_are_refused():
+    values = tuple(map(str, range(1000)))
+    with pytest.raises(ConfigError, match="the grid has 1,000,000 combinations"):
+        combinations([axis("a", *values), axis("b", *values)], ())
+
+
 def test_nothing_that_varies_is_one_trial():
     assert combinations([], ()) == [{}]
 
