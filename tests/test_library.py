@@ -20,7 +20,7 @@ def test_a_config_folder_of_ones_own_is_heeded(tmp_path):
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "~nosuchuser/run"])
 def test_what_is_no_path_is_no_run(name):
-    with pytest.raises(ConfigError, match="run_dir = .*is no path"):
+    with pytest.raises(ConfigError, match=r"run_dir = .*is no path"):
         runner.load_model(name)
 
 

@@ -681,6 +681,4 @@ def test_a_change_is_told_without_what_comes_from_the_environment(tiny, tmp_path
     saved = load_saved(tmp_path, only_reads=True)
     assert saved.dist.rendezvous == "sesame.example:29500"
     other = load_saved(tmp_path, ["dist.rendezvous=null"])
-    assert judge_changes(saved, other, finished_epochs=0, allow=()) == [
-        "dist.rendezvous: ${oc.env:GATHERED_AT} → None"
-    ]
+    assert judge_changes(saved, other, finished_epochs=0, allow=()) == ["dist.rendezvous: ${oc.env:GATHERED_AT} → None"]

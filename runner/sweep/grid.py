@@ -21,7 +21,8 @@ def combinations(axes: Sequence[Axis], zipped: Sequence[Sequence[str]]) -> list[
         zipped: keys that go together, the first value of one with the first of the others and so on.
 
     Raises:
-        ConfigError: an axis that is no list of values, zipped keys that don't fit, or more combinations than could ever be trained.
+        ConfigError: an axis that is no list of values, zipped keys that don't fit, or more combinations than could ever
+            be trained.
     """
     problems = [_is_no_list(axis) for axis in axes if not isinstance(axis.values, Choices)]
     by_key = {axis.key: axis.values.values for axis in axes if isinstance(axis.values, Choices)}

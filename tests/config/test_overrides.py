@@ -15,7 +15,7 @@ from runner.errors import ConfigError, UsageError
     ],
 )
 def test_a_range_that_no_sweep_could_walk_through_is_refused(values):
-    with pytest.raises(ConfigError, match="seed: a range goes in steps that are not 0, and has at most 100,000"):
+    with pytest.raises(ConfigError, match=r"seed: a range goes in steps that are not 0, and has at most 100,000"):
         parsed_override(f"++seed={values}")
 
 
