@@ -82,9 +82,10 @@ def _seal(checkpoint: Path) -> None:
             content = (checkpoint / name).read_bytes() if (checkpoint / name).is_file() else b""
             if not (checkpoint / name).is_symlink():
                 entries[name] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        is_manifest = all(isinstance(entry, dict) for entry in entries.values())
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return
-    if all(isinstance(entry, dict) for entry in entries.values()):
+    if is_manifest:
         manifest.write_text(json.dumps(entries))
 
 

@@ -49,6 +49,8 @@ def _run(folder: Path) -> None:
 
     with contextlib.chdir(folder):
         made = runner.fit(runner.load_config(tiny(folder / "photos"))).run_dir
+    # What a commit leaves out, if this one left anything out.
+    (made / "source.patch").write_text("diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-a\n+b\n")
     made.rename(folder / "run")
     shutil.rmtree(folder / "outputs")
 
