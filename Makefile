@@ -48,7 +48,7 @@ format: $(READY) ## Put the code into style
 	$(BIN)/ruff format .
 
 docs: $(READY) ## Generate docs/config.md and docs/config.schema.json from the schema and conf/
-	$(BIN)/python -m runner.reference
+	$(BIN)/python -m runner.config.reference
 
 bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." compares with others
 	$(BIN)/python benchmarks/start_up.py $(ARGS)

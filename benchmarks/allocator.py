@@ -1,8 +1,8 @@
 """Steps on the CPU with freed memory kept, and without: `python benchmarks/allocator.py [--small] [--repeats 3]`.
 
-A plain step of torch with SGD in bf16 where the CPU has it, once as :mod:`runner.allocator` has it during a training,
-once as glibc has it by default: seconds per step, pages that the system had to hand out anew, and the most memory that
-was in use.
+A plain step of torch with SGD in bf16 where the CPU has it, once as :mod:`runner.base.allocator` has it during a
+training, once as glibc has it by default: seconds per step, pages that the system had to hand out anew, and the most
+memory that was in use.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def measured_here(work: str, allocator: str, *, small: bool) -> dict[str, float]
     import torchvision  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 
-    from runner.allocator import freed_memory_kept  # noqa: PLC0415
-    from runner.device import choose_precision  # noqa: PLC0415
+    from runner.base.allocator import freed_memory_kept  # noqa: PLC0415
+    from runner.dist.device import choose_precision  # noqa: PLC0415
 
     name, side, batch_size, num_steps = WORKS[work]
     num_steps = 2 if small else num_steps

@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 import torchvision
 
-from runner.allocator import freed_memory_kept
-from runner.checkpoint import CheckpointStore
-from runner.checkpoint_writer import CheckpointWriter
+from runner.base.allocator import freed_memory_kept
+from runner.config.schema.optimizer import SGDConfig
 from runner.optimizer import build_optimizer, named_state
-from runner.schema.optimizer import SGDConfig
+from runner.run.checkpoint import CheckpointStore
+from runner.run.checkpoint_writer import CheckpointWriter
 
 RESULTS = Path(__file__).parent / "results" / "checkpoint_stall.json"
 STEPS_ALONE = 6

@@ -22,7 +22,7 @@ def measured_here(side: str, folder: Path, epochs: int) -> dict[str, float]:
     """The figures of one side, in this process; the first epoch does not count."""
     import loop  # noqa: PLC0415 - by the sides alone
 
-    from runner.data import prepare  # noqa: PLC0415
+    from runner.data.loader import prepare  # noqa: PLC0415
 
     if side == "one thread":
         prepare._MOST_THREADS = 1

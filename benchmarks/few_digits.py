@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runner.data.digits import ensure_digits
-from runner.data.paths import resolve_paths
+from runner.data.sources.digits import ensure_digits
+from runner.data.sources.paths import resolve_paths
 from runner.library import load_config
 
 

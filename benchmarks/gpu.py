@@ -26,9 +26,9 @@ from photographs import make_photographs
 from side_by_side import Figures, Side
 
 import runner
-from runner.data.workers import resolve_workers
-from runner.preflight import preflight
-from runner.run_folder import RunFolder
+from runner.data.loader.workers import resolve_workers
+from runner.launch.preflight import preflight
+from runner.run.run_folder import RunFolder
 
 BATCH_SIZE, IMAGE_SIZE, EPOCHS = 256, 224, 3
 TIMM_PHOTOGRAPHS = "timm, photographs"

@@ -25,7 +25,7 @@ RESULT = Path(__file__).parent / "results" / "index_start.json"
 START = """
 import json, sys, time
 from pathlib import Path
-from runner.data.index_cache import load_or_scan
+from runner.data.cache.index_cache import load_or_scan
 started = time.perf_counter()
 index, note = load_or_scan(sys.argv[1], key="data.train", cache=Path(sys.argv[2]))
 seconds = time.perf_counter() - started

@@ -58,8 +58,8 @@ def ours(typed: list[str], num_batches: int, *, first_epoch: int = 0) -> float:
     from loop import build  # noqa: PLC0415
 
     import runner  # noqa: PLC0415
-    from runner.preflight import preflight  # noqa: PLC0415
-    from runner.run_folder import RunFolder  # noqa: PLC0415
+    from runner.launch.preflight import preflight  # noqa: PLC0415
+    from runner.run.run_folder import RunFolder  # noqa: PLC0415
 
     overrides = [*typed, f"data.batch_size={BATCH_SIZE}", "data.workers=0"]
     with TemporaryDirectory() as name, ExitStack() as stack:

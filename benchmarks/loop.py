@@ -1,6 +1,6 @@
 """One training in this process, timed from outside: `python benchmarks/loop.py runner|bare|saving OVERRIDES…`.
 
-Both sides take model, data, optimizer and number format from `runner.assemble`. `runner` is `Trainer.fit` with
+Both sides take model, data, optimizer and number format from `runner.training.assemble`. `runner` is `Trainer.fit` with
 TensorBoard, metrics and checkpoints; `bare` is the shortest loop that one would write over the same parts, `saving` the
 same with a torch.save of model and optimizer after each epoch, which is part of its time. Prints figures as JSON; the
 first epoch, in which things warm up, does not count for images/s.
@@ -22,22 +22,22 @@ import torch
 from torch.nn import functional
 
 import runner
-from runner import console
-from runner.allocator import freed_memory_kept
-from runner.assemble import assemble
-from runner.checkpoint import CheckpointStore
-from runner.checkpoint_writer import CheckpointWriter
-from runner.console import progress_line
-from runner.data.batch import Batch
-from runner.device import choose_device, choose_precision, set_determinism
-from runner.dist import single_process
-from runner.preflight import Ready, preflight
-from runner.run_folder import RunFolder
-from runner.stop import StopRequest
-from runner.tensorboard import TensorBoardLog
+from runner.base import console
+from runner.base.allocator import freed_memory_kept
+from runner.base.console import progress_line
+from runner.base.stop import StopRequest
+from runner.data.loader.batch import Batch
+from runner.dist.collectives import single_process
+from runner.dist.device import choose_device, choose_precision, set_determinism
+from runner.launch.preflight import Ready, preflight
+from runner.run.checkpoint import CheckpointStore
+from runner.run.checkpoint_writer import CheckpointWriter
+from runner.run.run_folder import RunFolder
+from runner.run.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
 from runner.trainer.on_cpu import step_without_copies, weight_gradients_by_product
 from runner.trainer.recorder import Recorder
+from runner.training.assemble import assemble
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def measured_here(side: str, overrides: list[str]) -> dict[str, float]:
 
 
 def build(ready: Ready, folder: RunFolder, stack: ExitStack) -> Trainer:
-    """The trainer of one process, as :mod:`runner.train` puts it together."""
+    """The trainer of one process, as :mod:`runner.training.train` puts it together."""
     config = ready.config
     device = choose_device(config.trainer)
     set_determinism(deterministic=config.trainer.deterministic)

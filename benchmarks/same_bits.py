@@ -2,9 +2,9 @@
 
 On another tree, `python benchmarks/same_bits.py --compare FILE` trains them again and exits with 1 where a digest is
 another. `--code FOLDER` runs the runner of that folder, so that one script measures both trees. Digests are those of
-one machine and one version of PyTorch: write them anew on another. Each experiment is trained in fp32, evaluated and used
-for predictions; digested are the packaged weights, the reproducible values of metrics.jsonl (those whose keys don't say
-`second`), evaluation/metrics.json and the rows of the predictions.
+one machine and one version of PyTorch: write them anew on another. Each experiment is trained in fp32, evaluated and
+used for predictions; digested are the packaged weights, the reproducible values of metrics.jsonl (those whose keys
+don't say `second`), evaluation/metrics.json and the rows of the predictions.
 """
 
 from __future__ import annotations

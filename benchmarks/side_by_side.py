@@ -25,7 +25,7 @@ from typing import Any
 
 from joblib import cpu_count  # type: ignore[import-untyped]
 
-from runner import provenance
+from runner.run import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

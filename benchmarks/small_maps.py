@@ -42,7 +42,7 @@ def in_turns(name: str, actions: dict[str, Callable[[], object]], count: int) ->
 
 def measured_here(*, small: bool) -> dict[str, float]:
     """The figures of one run, in this process."""
-    from runner.allocator import freed_memory_kept  # noqa: PLC0415 - imports are not what is measured
+    from runner.base.allocator import freed_memory_kept  # noqa: PLC0415 - imports are not what is measured
     from runner.trainer import on_cpu  # noqa: PLC0415
 
     count = 2 if small else NUM_TURNS
@@ -62,7 +62,7 @@ def whole_steps(model: str, side: int) -> dict[str, Callable[[], object]]:
     import torchvision  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 
-    from runner.device import Precision  # noqa: PLC0415
+    from runner.dist.device import Precision  # noqa: PLC0415
     from runner.trainer.on_cpu import step_without_copies, weight_gradients_by_product  # noqa: PLC0415
 
     device, precision = torch.device("cpu"), Precision(name="bf16", reason="as measured here")

@@ -17,7 +17,7 @@ import side_by_side
 from side_by_side import BenchmarkError, Side
 
 import runner
-from runner.preflight import preflight
+from runner.launch.preflight import preflight
 
 
 def seconds_to_line(command: Sequence[str], start: str) -> Mapping[str, float]:

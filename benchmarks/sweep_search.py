@@ -25,7 +25,7 @@ from typing import Any
 import side_by_side
 from few_digits import use_few_digits
 
-from runner.errors import EXIT_DONE, TrialsFailedError
+from runner.base.errors import EXIT_DONE, TrialsFailedError
 
 SPACE = (
     "optimizer.lr=tag(log,interval(1e-5,1))",

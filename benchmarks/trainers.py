@@ -33,7 +33,7 @@ import torch
 from photographs import NUM_CLASSES, make_photographs
 from side_by_side import BenchmarkError, Figures, Side
 
-from runner.data.workers import resolve_workers
+from runner.data.loader.workers import resolve_workers
 
 CROP = 64
 BATCH_SIZE = 32

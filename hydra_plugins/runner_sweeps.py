@@ -33,8 +33,8 @@ class TrialLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run a batch of jobs that some other sweeper has made up; returns the best value of each."""
-        from runner.sweep.begin import run_batch  # noqa: PLC0415
-        from runner.sweep.composer import Composer  # noqa: PLC0415
+        from runner.tools.sweep.begin import run_batch  # noqa: PLC0415
+        from runner.tools.sweep.composer import Composer  # noqa: PLC0415
 
         assert self.context is not None and self.config is not None, "Hydra calls setup first"
         composer = Composer(
@@ -85,9 +85,9 @@ class TrialSweeper(Sweeper):
             RunnerError: what is wrong, or what went wrong.
         """
         from runner.config.overrides import permissive  # noqa: PLC0415
-        from runner.sweep.axes import axes_of  # noqa: PLC0415
-        from runner.sweep.begin import carry_out  # noqa: PLC0415
-        from runner.sweep.composer import Composer, sweep_config  # noqa: PLC0415
+        from runner.tools.sweep.axes import axes_of  # noqa: PLC0415
+        from runner.tools.sweep.begin import carry_out  # noqa: PLC0415
+        from runner.tools.sweep.composer import Composer, sweep_config  # noqa: PLC0415
 
         assert self.context is not None and self.config is not None, "Hydra calls setup first"
         config = sweep_config(self.config)

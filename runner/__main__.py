@@ -11,10 +11,11 @@ import signal
 import sys
 from typing import NoReturn
 
-from runner import console, front_door
+from runner.base import console
 from runner.base.children import keep_children_safe
-from runner.errors import EXIT_FAILURE, RunnerError
-from runner.leave import NOBODY_READS, has_lost_its_reader, leave
+from runner.base.errors import EXIT_FAILURE, RunnerError
+from runner.base.leave import NOBODY_READS, has_lost_its_reader, leave
+from runner.cli import front_door
 
 
 def main() -> int:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runner.attempt import Attempt
-from runner.compose import compose_one
-from runner.errors import UsageError
-from runner.preflight import preflight
-from runner.schema import Config
+from runner.base.errors import UsageError
+from runner.config.compose import compose_one
+from runner.config.schema import Config
+from runner.launch.preflight import preflight
+from runner.training.attempt import Attempt
 
 if TYPE_CHECKING:
     from runner.launch.submitted import Submission
-    from runner.train import RunResult
+    from runner.training.train import RunResult
 
 
 def load_config(overrides: Sequence[str] = ()) -> Config:

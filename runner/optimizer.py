@@ -8,8 +8,8 @@ from typing import Any, assert_never
 import torch
 from torch import nn
 
-from runner.errors import CheckpointError
-from runner.schema.optimizer import AdamWConfig, OptimizerConfig, SGDConfig
+from runner.base.errors import CheckpointError
+from runner.config.schema.optimizer import AdamWConfig, OptimizerConfig, SGDConfig
 
 # What each keeps of a parameter that has learnt.
 _ENTRIES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import assert_never
 
-from runner.schema.schedule import ConstantConfig, CosineConfig, PolyConfig, ScheduleConfig, StepConfig
+from runner.config.schema.schedule import ConstantConfig, CosineConfig, PolyConfig, ScheduleConfig, StepConfig
 
 
 def learning_rate(config: ScheduleConfig, *, peak: float, epoch: float, epochs: int) -> float:

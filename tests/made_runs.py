@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import runner
-from runner.compose import to_yaml
+from runner.base.spreadsheet import csv_lines
+from runner.config.compose import to_yaml
 from runner.data.fingerprint import fingerprint
-from runner.data.paths import resolve_paths
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits
-from runner.spreadsheet import csv_lines
 from tests.conftest import SMALL_NET, TINY
 
 # A small model with BatchNorm whose training takes a second.

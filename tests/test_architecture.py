@@ -43,7 +43,10 @@ def test_assemble_is_the_only_importer_of_the_builders():
         if name in BUILDERS and module.startswith("runner")
     }
     within = {item for item in importers if item[0].startswith(("runner.model", "runner.data"))}
-    assert {importer for importer, _ in importers - within} == {"runner.assemble", "runner.assemble_trained"}
+    assert {importer for importer, _ in importers - within} == {
+        "runner.training.assemble",
+        "runner.training.assemble_trained",
+    }
     assert {name for _, name in importers} >= BUILDERS
 
 
@@ -63,13 +66,19 @@ def test_what_is_planned_and_checked_knows_nothing_of_how_it_is_launched():
     }
     others = {module for module in importers if not module.startswith("runner.launch")}
     # A trial of a sweep is a process of its own, which begins there as others begin at a command.
-    doors = ("runner.library", "runner.sweep.trial")
-    assert all(module.startswith("runner.commands.") or module in doors for module in others), others
+    doors = ("runner.library", "runner.tools.sweep.trial")
+    assert all(module.startswith("runner.cli.commands.") or module in doors for module in others), others
 
 
 @pytest.mark.parametrize("package", ["model", "data"])
 def test_builders_know_no_more_than_the_schema(package):
-    lower = ("runner.base", "runner.errors", "runner.keyed_random", "runner.files", "runner.schema")
+    lower = (
+        "runner.base",
+        "runner.base.errors",
+        "runner.base.keyed_random",
+        "runner.base.files",
+        "runner.config.schema",
+    )
     allowed = (*lower, f"runner.{package}")
     for path in (ROOT / "runner" / package).rglob("*.py"):
         for module, _ in imports(path):
@@ -96,13 +105,13 @@ def test_only_the_console_prints():
     "module",
     [
         "runner",
-        "runner.front_door",
-        "runner.compose",
-        "runner.plan.mode",
-        "runner.preflight",
-        "runner.reference",
-        "runner.commands.evaluate",
-        "runner.commands.predict",
+        "runner.cli.front_door",
+        "runner.config.compose",
+        "runner.launch.mode",
+        "runner.launch.preflight",
+        "runner.config.reference",
+        "runner.cli.commands.evaluate",
+        "runner.cli.commands.predict",
     ],
 )
 def test_help_and_refusals_import_no_torch(module):

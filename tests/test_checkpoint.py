@@ -9,8 +9,8 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
-from runner.checkpoint import CheckpointStore, check_written, checkpoint_name, verify
-from runner.errors import CheckpointError, OutputError
+from runner.base.errors import CheckpointError, OutputError
+from runner.run.checkpoint import CheckpointStore, check_written, checkpoint_name, verify
 
 TENSORS = {"model": {"weight": torch.arange(6.0).reshape(2, 3), "count": torch.tensor(7)}, "optimizer": {}}
 
@@ -113,7 +113,7 @@ def test_a_save_that_fails_keeps_the_earlier_ones(tmp_path, monkeypatch, call):
         "save_file": "safetensors.torch.save_file",
         "fsync": "os.fsync",
         "rename": "pathlib.Path.rename",
-        "write_manifest": "runner.checkpoint.write_manifest",
+        "write_manifest": "runner.run.checkpoint.write_manifest",
     }
     with monkeypatch.context() as patch:
         patch.setattr(targets[call], full)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.compose import Job, compose_jobs, to_yaml
-from runner.conf_folder import group_options
+from runner.base.errors import ConfigError
+from runner.config.compose import Job, compose_jobs, to_yaml
+from runner.config.conf_folder import group_options
 from runner.config.overrides import permissive
-from runner.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = "# @package _global_\n"
@@ -415,7 +415,7 @@ def test_the_options_of_a_group_are_its_files_without_the_shared_ones():
 def test_a_config_survives_as_yaml(tmp_path):
     import yaml
 
-    from runner.schema.judge import judge
+    from runner.config.schema.judge import judge
 
     config = composed("optimizer=adamw", "data=torchvision", "model.weights=IMAGENET1K_V1").config
     assert judge(yaml.safe_load(to_yaml(config))) == config
@@ -502,9 +502,9 @@ def test_help_is_given_without_torch(tmp_path):
 def test_composing_and_judging_import_no_torch(tmp_path):
     script = (
         "import sys\n"
-        "from runner.compose import compose_jobs\n"
+        "from runner.config.compose import compose_jobs\n"
         "compose_jobs(['model.weights=IMAGENET1K_V1'], lambda job: None)\n"
-        "import runner.reference\n"
+        "import runner.config.reference\n"
         "print([name for name in ('torch', 'torchvision', 'sklearn', 'tensorboard') if name in sys.modules])\n"
     )
     done = subprocess.run(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.compose import Job, compose_jobs
-from runner.conf_folder import CONF_DIR
-from runner.errors import ConfigError
-from runner.schema.base import Section
-from runner.schema.judge import MISSING
+from runner.base.errors import ConfigError
+from runner.config.compose import Job, compose_jobs
+from runner.config.conf_folder import CONF_DIR
+from runner.config.schema.base import Section
+from runner.config.schema.judge import MISSING
 
 # Options that can't stand alone.
 NEEDED = {
@@ -105,12 +105,12 @@ def test_the_defaults_are_composed_and_valid(reached):
 
 @pytest.mark.parametrize("file", CALLS, ids=[file.stem for file in CALLS])
 def test_what_a_command_takes_is_guarded_by_rules(file):
-    from runner.schema import calls
+    from runner.config.schema import calls
 
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
     sections = [item for item in vars(calls).values() if isinstance(item, type) and issubclass(item, Section)]
     rules = [section for section in sections if set(section.model_fields) == set(values)]
-    assert len(rules) == 1, f"no class in runner/schema/calls.py has the keys of {file}"
+    assert len(rules) == 1, f"no class in runner/config/schema/calls.py has the keys of {file}"
     given = {name: "given" if value == MISSING else value for name, value in values.items()}
     rules[0].model_validate_json(json.dumps(given))
 

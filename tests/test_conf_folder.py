@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from runner.conf_folder import CONF_DIR, group_options
-from runner.reference.keys import read_file
+from runner.config.conf_folder import CONF_DIR, group_options
+from runner.config.reference.keys import read_file
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,6 +33,6 @@ def test_options_of_own_folders_come_along(tmp_path: Path) -> None:
 
 
 def test_the_reference_needs_no_hydra() -> None:
-    code = "import runner.reference, sys; print('hydra' in sys.modules)"
+    code = "import runner.config.reference, sys; print('hydra' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

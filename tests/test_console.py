@@ -8,9 +8,18 @@ import logging
 import pytest
 from rich.table import Table
 
-from runner import console
-from runner.console import LOGGER, ConsoleHandler, log_kept, log_to_file, progress_line, show, show_error, show_rows
-from runner.errors import InvalidDatasetError
+from runner.base import console
+from runner.base.console import (
+    LOGGER,
+    ConsoleHandler,
+    log_kept,
+    log_to_file,
+    progress_line,
+    show,
+    show_error,
+    show_rows,
+)
+from runner.base.errors import InvalidDatasetError
 
 NAMES = ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "[/]", "[red]x", "\u202egnp", ":smile:", "a\rb", "\x9b2J"]
 SHOWN = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from runner.reference.described import DescribedSchema, descriptions
-from runner.schema import Config
+from runner.config.reference.described import DescribedSchema, descriptions
+from runner.config.schema import Config
 
 
 class _Inner(BaseModel):

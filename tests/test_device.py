@@ -4,9 +4,11 @@ import pytest
 import torch
 import yaml
 
-from runner import device
-from runner.conf_folder import CONF_DIR
-from runner.device import (
+from runner.base.errors import DeviceError
+from runner.config.conf_folder import CONF_DIR
+from runner.config.schema.trainer import TrainerConfig
+from runner.dist import device
+from runner.dist.device import (
     Precision,
     agreed_precision,
     choose_device,
@@ -17,8 +19,6 @@ from runner.device import (
     seed_generators,
     set_determinism,
 )
-from runner.errors import DeviceError
-from runner.schema.trainer import TrainerConfig
 
 CPU = torch.device("cpu")
 

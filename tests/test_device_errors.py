@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from runner.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
-from runner.errors import DeviceError
+from runner.base.errors import DeviceError
+from runner.training.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
 
 CPU = torch.device("cpu")
 

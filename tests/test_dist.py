@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from runner.data.loader import EvalBatches
-from runner.data.synthetic import open_synthetic
-from runner.data.transforms import pipeline_of
-from runner.device import Precision
-from runner.dist import DistContext, Vote, single_process
-from runner.schema.data import SyntheticData
+from runner.config.schema.data import SyntheticData
+from runner.data.images.transforms import pipeline_of
+from runner.data.loader.loader import EvalBatches
+from runner.data.sources.synthetic import open_synthetic
+from runner.dist.collectives import DistContext, Vote, single_process
+from runner.dist.device import Precision
 from runner.trainer.evaluate import evaluate
 
 CPU = torch.device("cpu")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runner import errors
-from runner.errors import ConfigError, Problem, RunnerError
+from runner.base import errors
+from runner.base.errors import ConfigError, Problem, RunnerError
 
 NAMED = sorted(
     name

@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 
 import runner
-from runner.attempt import Attempt
-from runner.checkpoint import CheckpointStore
-from runner.errors import DeviceError, InvalidDatasetError, OutputError, RunnerError
+from runner.base.errors import DeviceError, InvalidDatasetError, OutputError, RunnerError
+from runner.config.saved import load_saved
 from runner.launch import launch
-from runner.preflight import preflight
-from runner.saved import load_saved
+from runner.launch.preflight import preflight
+from runner.run.checkpoint import CheckpointStore
 from runner.trainer.loop import Trainer
+from runner.training.attempt import Attempt
 
 LOADERS = ("data.workers=1", "data.cache=none")  # those of evaluation stay for the next epoch
 AT_STEP = 7  # of 10; the first epoch is saved at step 5

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import OutputError
-from runner.files import append_line, check_new_file, publish, sha256_of, write_atomic, write_json, write_new
+from runner.base.errors import OutputError
+from runner.base.files import append_line, check_new_file, publish, sha256_of, write_atomic, write_json, write_new
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):

@@ -2,10 +2,10 @@ import importlib
 
 import pytest
 
-from runner import front_door
-from runner.commands import train
-from runner.errors import UsageError
-from runner.front_door import COMMANDS, split_command
+from runner.base.errors import UsageError
+from runner.cli import front_door
+from runner.cli.commands import train
+from runner.cli.front_door import COMMANDS, split_command
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_another_bare_word_is_refused_with_a_hint(argv, hint):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_a_module_of_its_name(command):
-    assert callable(importlib.import_module(f"runner.commands.{command.replace(' ', '_')}").run)
+    assert callable(importlib.import_module(f"runner.cli.commands.{command.replace(' ', '_')}").run)
     assert split_command([*command.split(), "a=1"]) == (command, ["a=1"])
 
 

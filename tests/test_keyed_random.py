@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.keyed_random import key, permutation, random_words
+from runner.base.keyed_random import key, permutation, random_words
 
 
 def test_a_key_is_the_documented_digest() -> None:
@@ -80,7 +80,7 @@ def test_words_are_the_stream_of_their_key() -> None:
 
 
 def test_another_process_gets_the_same() -> None:
-    code = "from runner.keyed_random import key, permutation; print(key(3, 'x'), permutation(5, 3, 'x').tolist())"
+    code = "from runner.base.keyed_random import key, permutation; print(key(3, 'x'), permutation(5, 3, 'x').tolist())"
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
     ).stdout

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import runner
-from runner.errors import ConfigError, UsageError
+from runner.base.errors import ConfigError, UsageError
 
 
 @pytest.mark.parametrize("flags", [["--cfg", "job"], ["-m"], ["--help"]])

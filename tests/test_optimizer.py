@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from runner.errors import CheckpointError
+from runner.base.errors import CheckpointError
+from runner.config.schema.optimizer import AdamWConfig, SGDConfig
 from runner.optimizer import build_optimizer, load_named_state, named_state, peak_learning_rate
-from runner.schema.optimizer import AdamWConfig, SGDConfig
 
 
 def sgd(**changes):

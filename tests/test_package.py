@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.errors import CheckpointError
-from runner.package import add_metrics, read_package
+from runner.base.errors import CheckpointError
+from runner.run.package import add_metrics, read_package
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import runner
-from runner.errors import DeviceError, PreflightError
-from runner.plan import mode
-from runner.preflight import preflight
+from runner.base.errors import DeviceError, PreflightError
+from runner.launch import mode
+from runner.launch.preflight import preflight
 from tests.conftest import TINY
 
 SYNC = ("dist.sync_batchnorm=true", "dist.procs_per_node=2")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.provenance import git_state
+from runner.run.provenance import git_state
 
 WHO = ("-c", "user.name=a", "-c", "user.email=a@example.org")
 

@@ -16,16 +16,16 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from runner.compose import Job, compose_jobs
-from runner.conf_folder import CONF_DIR, group_options
-from runner.reference import config_page, experiment_schema, help_text
-from runner.reference.described import descriptions
-from runner.reference.editor import as_text
-from runner.reference.keys import read_experiments, read_groups, read_transforms
-from runner.reference.words import allowed
-from runner.schema import Config
-from runner.schema.judge import variants_of
-from runner.schema.transforms import Normalize, Transform
+from runner.config.compose import Job, compose_jobs
+from runner.config.conf_folder import CONF_DIR, group_options
+from runner.config.reference import config_page, experiment_schema, help_text
+from runner.config.reference.described import descriptions
+from runner.config.reference.editor import as_text
+from runner.config.reference.keys import read_experiments, read_groups, read_transforms
+from runner.config.reference.words import allowed
+from runner.config.schema import Config
+from runner.config.schema.judge import variants_of
+from runner.config.schema.transforms import Normalize, Transform
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = {"train": "train an experiment", "validate": "check what train would refuse"}
@@ -53,7 +53,7 @@ def test_the_files_in_docs_are_up_to_date(name):
 
 def test_one_command_writes_both_files(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "runner.reference"],
+        [sys.executable, "-m", "runner.config.reference"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,

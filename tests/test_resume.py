@@ -15,24 +15,25 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import runner
-from runner import record, run_folder
-from runner.assemble import Assembled
-from runner.attempt import Attempt
-from runner.checkpoint import Checkpoint, CheckpointStore, write_manifest
-from runner.commands.call import read_call
-from runner.errors import CheckpointError, ConfigError, OutputError, RunnerError
-from runner.files import sha256_of
+from runner.base.errors import CheckpointError, ConfigError, OutputError, RunnerError
+from runner.base.files import sha256_of
+from runner.cli.call import read_call
+from runner.config.saved import load_saved
+from runner.config.schema.calls import ResumeCall
+from runner.config.schema.resume import judge_changes
 from runner.launch import launch
+from runner.launch.preflight import preflight
 from runner.model import build_architecture
-from runner.package import read_package
-from runner.preflight import preflight
-from runner.run_folder import RunFolder
-from runner.saved import load_saved
-from runner.schema.calls import ResumeCall
-from runner.schema.resume import judge_changes
+from runner.run import run_folder
+from runner.run.checkpoint import Checkpoint, CheckpointStore, write_manifest
+from runner.run.package import read_package
+from runner.run.run_folder import RunFolder
 from runner.trainer import state
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Progress
+from runner.training import record
+from runner.training.assemble import Assembled
+from runner.training.attempt import Attempt
 from tests.made_package import make_package
 
 # With BatchNorm, which keeps statistics, and dropout, which draws at each step.
@@ -335,7 +336,7 @@ def test_other_classes_and_other_images_are_refused(tmp_path, tiny, monkeypatch)
     ],
 )
 def test_changes_are_judged(tiny, tmp_path, overrides, allow, refused):
-    from runner.compose import to_yaml
+    from runner.config.compose import to_yaml
 
     saved = runner.load_config(tiny("model=resnet18"))
     (tmp_path / "config.yaml").write_text(to_yaml(saved))
@@ -389,9 +390,9 @@ def test_a_kill_at_each_seam_of_a_save_loses_nothing(tiny, tmp_path, monkeypatch
         raise Gone
 
     scenario = (*SCENARIO, "trainer.keep=1", "trainer.checkpoint_every=5")
-    targets = {"check": "runner.checkpoint.check_written", "point": "runner.checkpoint.CheckpointStore.point"}
+    targets = {"check": "runner.run.checkpoint.check_written", "point": "runner.run.checkpoint.CheckpointStore.point"}
     with monkeypatch.context() as patch:
-        patch.setattr(targets.get(seam, "runner.checkpoint.CheckpointStore.prune"), die)
+        patch.setattr(targets.get(seam, "runner.run.checkpoint.CheckpointStore.prune"), die)
         # In the thread nothing survives a kill: it ends where it is.
         patch.setattr("threading.excepthook", lambda _: None)
         run_dir = begin(tiny(*scenario), tmp_path, monkeypatch, 6)
@@ -453,7 +454,7 @@ def test_a_best_that_is_found_damaged_in_the_end_is_replaced_too(tiny, tmp_path,
         flip_a_byte(folder.checkpoints / assembled.trainer.progress.best.checkpoint / "model.safetensors")
         package(folder, assembled)
 
-    monkeypatch.setattr("runner.train.package_best", damaged_before)
+    monkeypatch.setattr("runner.training.train.package_best", damaged_before)
     result = runner.fit(runner.load_config(tiny(*PATIENCE, "trainer.keep=9")))
     assert result.best.epoch == 2
     found = json.loads((result.run_dir / "run.json").read_text())
@@ -609,7 +610,7 @@ def test_a_full_disk_keeps_the_run_and_its_last_good_checkpoint(tiny, tmp_path, 
 
     usage = collections.namedtuple("usage", "total used free")
     answers = iter([usage(10, 0, 10**12)])
-    monkeypatch.setattr("runner.checkpoint_writer.shutil.disk_usage", lambda _: next(answers, usage(10, 10, 1000)))
+    monkeypatch.setattr("runner.run.checkpoint_writer.shutil.disk_usage", lambda _: next(answers, usage(10, 10, 1000)))
     with pytest.raises(OutputError, match=r"a checkpoint needs .* MB, but the disk has .*resume the run"):
         runner.fit(runner.load_config(tiny()))
     (record_file,) = tmp_path.glob("outputs/*/*/run.json")
@@ -674,7 +675,7 @@ def test_a_resumed_run_lets_go_of_its_checkpoint_before_it_trains(tiny, tmp_path
 
 
 def test_a_change_is_told_without_what_comes_from_the_environment(tiny, tmp_path, monkeypatch):
-    from runner.compose import to_yaml
+    from runner.config.compose import to_yaml
 
     monkeypatch.setenv("GATHERED_AT", "sesame.example:29500")
     (tmp_path / "config.yaml").write_text(to_yaml(runner.load_config(tiny("dist.rendezvous=${oc.env:GATHERED_AT}"))))

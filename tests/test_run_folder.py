@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runner import timeline
-from runner.errors import CheckpointError, OutputError
-from runner.run_folder import RunFolder, check_writable, is_alive, make_new, new_name, read_record
-from runner.runs.past import elapsed_seconds
+from runner.base import timeline
+from runner.base.errors import CheckpointError, OutputError
+from runner.run.run_folder import RunFolder, check_writable, is_alive, make_new, new_name, read_record
+from runner.tools.runs.past import elapsed_seconds
 
 
 class Clock(datetime):
@@ -158,7 +158,7 @@ def test_metrics_are_one_object_per_line(tmp_path):
 HOLDER = """
 import os, sys
 from pathlib import Path
-from runner.run_folder import RunFolder
+from runner.run.run_folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 with folder.hold():
     child = os.fork()  # as a data-loading worker, it outlives a killed parent for a moment

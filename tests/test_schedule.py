@@ -2,8 +2,8 @@ import math
 
 import pytest
 
+from runner.config.schema.schedule import ConstantConfig, CosineConfig, PolyConfig, StepConfig
 from runner.schedule import learning_rate
-from runner.schema.schedule import ConstantConfig, CosineConfig, PolyConfig, StepConfig
 
 
 def poly(**changes):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from runner.stop import StopRequest
+from runner.base.stop import StopRequest
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])

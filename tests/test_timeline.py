@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.timeline import read_moment, written
+from runner.base.timeline import read_moment, written
 
 
 @pytest.mark.parametrize(

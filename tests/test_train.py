@@ -16,12 +16,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import DataLoader
 
 import runner
-from runner.checkpoint import CheckpointStore
-from runner.data import loader
-from runner.errors import CheckpointError, DeviceError, NonFiniteLossError
-from runner.files import sha256_of
-from runner.keyed_random import key
+from runner.base.errors import CheckpointError, DeviceError, NonFiniteLossError
+from runner.base.files import sha256_of
+from runner.base.keyed_random import key
+from runner.data.loader import loader
 from runner.model import build_architecture
+from runner.run.checkpoint import CheckpointStore
 
 
 def rows_of(run_dir: Path) -> list[dict]:
@@ -74,7 +74,7 @@ def test_the_record_explains_the_run(finished):
 
 def test_the_saved_config_is_complete_and_composes_to_itself(finished):
     saved = yaml.safe_load((finished.run_dir / "config.yaml").read_text())
-    from runner.schema.judge import judge
+    from runner.config.schema.judge import judge
 
     assert judge(saved).model_dump(mode="json") == saved
 
@@ -330,7 +330,7 @@ def test_checkpoints_by_the_clock(tiny):
     assert store.names() == [f"0000-{step:08d}" for step in range(5)] + ["0001-00000005"]
 
 
-@pytest.mark.parametrize("place", ["runner.trainer.loop.Trainer._backward", "runner.evaluation.final.evaluate_split"])
+@pytest.mark.parametrize("place", ["runner.trainer.loop.Trainer._backward", "runner.training.final.evaluate_split"])
 def test_out_of_memory_says_what_to_try(tiny, monkeypatch, place):
     def too_much(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -350,7 +350,7 @@ def test_a_finished_training_is_packaged_even_if_it_can_not_be_evaluated(tiny, t
 
 def test_images_of_evaluation_that_do_not_fit_are_refused_before_the_training(tiny, monkeypatch):
     free = iter([10**9, 1000])
-    monkeypatch.setattr("runner.data.on_device.available_memory", lambda: next(free))
+    monkeypatch.setattr("runner.data.cache.on_device.available_memory", lambda: next(free))
     fixed = "data.train_transforms=[{name: center_crop, size: ${data.image_size}}]"
     with pytest.raises(DeviceError, match=r"data\.cache=device: the \d+ images of evaluation of each process take"):
         runner.fit(runner.load_config(tiny("data.cache=device", fixed)))

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from runner import trust
-from runner.commands import evaluate, export, resume, runs_repeat
-from runner.errors import ConfigError, InvalidDatasetError, InvalidModelError
-from runner.preflight import preflight
-from runner.saved import load_saved
-from runner.schema.judge import known_keys
+from runner.base.errors import ConfigError, InvalidDatasetError, InvalidModelError
+from runner.cli.commands import evaluate, export, resume, runs_repeat
+from runner.config import trust
+from runner.config.saved import load_saved
+from runner.config.schema.judge import known_keys
+from runner.launch.preflight import preflight
 from tests.made_runs import make_run
 
 
@@ -128,7 +128,7 @@ def test_a_repeated_run_is_written_where_its_user_says(tmp_path, monkeypatch):
 
 
 def of_torchvision(folder: Path, root: Path) -> Path:
-    from runner.saved import default_values
+    from runner.config.saved import default_values
 
     data = default_values({"data": "torchvision"})["data"] | {"root": str(root)}
     return received(folder, data=data)

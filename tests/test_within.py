@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from runner.within import within
+from runner.base.time_limit import within
 
 
 def test_a_work_that_ends_in_time():

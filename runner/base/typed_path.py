@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runner.base.errors import ConfigError, Problem
 from runner.base.untrusted import printable
-from runner.errors import ConfigError, Problem
 
 
 def typed_path(text: str, key: str) -> Path:

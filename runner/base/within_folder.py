@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from runner.base.errors import CheckpointError
 from runner.base.untrusted import printable
-from runner.errors import CheckpointError
 
 
 def refuse_ways_out(folder: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from runner.base.errors import Problem
 from runner.config.overrides import OPTION_NAME
-from runner.errors import Problem
 
 _NONE_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
 # The values that Hydra and conf/ give to what nobody may change.

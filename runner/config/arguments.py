@@ -14,9 +14,9 @@ from pathlib import Path
 
 from hydra.core.override_parser.types import QuotedString
 
+from runner.base.errors import ConfigError, Problem, UsageError
 from runner.config.overrides import parsed_override
-from runner.errors import ConfigError, Problem, UsageError
-from runner.refusal import COMMAND_LINE, plain
+from runner.config.refusal import COMMAND_LINE, plain
 
 MULTIRUN = frozenset({"-m", "--multirun"})
 SHELL_COMPLETION = frozenset({"-sc", "--shell-completion"})

@@ -16,10 +16,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from runner.conf_folder import CONF_DIR
-from runner.errors import ConfigError, Problem
-from runner.garbage import collection_paused
-from runner.run_folder import new_name
+from runner.base.errors import ConfigError, Problem
+from runner.base.garbage import collection_paused
+from runner.config.conf_folder import CONF_DIR
+from runner.run.run_folder import new_name
 
 _MAX_CPU_SECONDS = 30
 """A config takes 0.2 seconds; files that list each other again and again take forever."""
@@ -37,7 +37,7 @@ def compose_values(overrides: Sequence[str]) -> DictConfig:
     Raises:
         ConfigError: it takes too long.
         HydraException, OmegaConfBaseException, YAMLError, OSError, UntrustedFileError: what else is wrong, for
-            `runner/refusal.py` to tell.
+            `runner/config/refusal.py` to tell.
     """
     outer = GlobalHydra.instance().hydra  # a sweep composes while Hydra is at work
     GlobalHydra.instance().clear()

@@ -14,8 +14,8 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from runner.base.errors import ConfigError, Problem
 from runner.base.masked import masked
-from runner.errors import ConfigError, Problem
 
 _MAX_EXPANDED = 1_000_000
 """Characters, and values, that all interpolations of a config may come to."""

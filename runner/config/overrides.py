@@ -11,10 +11,10 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, QuotedString, RangeSweep
 
-from runner.conf_folder import CONF_DIR, group_options
-from runner.errors import ConfigError, Problem
-from runner.refusal import COMMAND_LINE, plain, translate
-from runner.schema import VARIANT_KEYS, Config
+from runner.base.errors import ConfigError, Problem
+from runner.config.conf_folder import CONF_DIR, group_options
+from runner.config.refusal import COMMAND_LINE, plain, translate
+from runner.config.schema import VARIANT_KEYS, Config
 
 OPTION_NAME = re.compile(r"[\w-]+(/[\w-]+)*", re.ASCII)
 """What the name of an option may look like, such as resnet50 or paper/table_2: no dots, so that it can't climb."""

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from runner.base.errors import DeviceError
+from runner.base.keyed_random import random_words
 from runner.base.untrusted import UntrustedFileError, open_regular
-from runner.data.decode import FAULTS_OF_THE_MACHINE
-from runner.data.index import told
+from runner.config.schema.data import FingerprintExtent
+from runner.data.images.decode import FAULTS_OF_THE_MACHINE
 from runner.data.source import FolderSource, ImageSource, Subset
+from runner.data.sources.index import told
 from runner.data.splits import Splits
-from runner.errors import DeviceError
-from runner.keyed_random import random_words
-from runner.schema.data import FingerprintExtent
 
 Result = TypeVar("Result")
 Content = dict[str, dict[str, int | str]]

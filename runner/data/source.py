@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from runner.data.decode import bytes_once_decoded, open_image
-from runner.data.index import FolderIndex, shown
-from runner.data.stored import Pixels, StoredImage
-from runner.schema.data import MOST_PIXELS
+from runner.config.schema.data import MOST_PIXELS
+from runner.data.images.decode import bytes_once_decoded, open_image
+from runner.data.images.stored import Pixels, StoredImage
+from runner.data.sources.index import FolderIndex, shown
 
 Labels = npt.NDArray[np.int64]
 
@@ -72,7 +72,7 @@ class FolderSource:
         return len(self.labels)
 
     def open(self, image: int) -> StoredImage:
-        """Open the file; see :func:`runner.data.decode.open_image`."""
+        """Open the file; see :func:`runner.data.images.decode.open_image`."""
         return open_image(self.index.path(image), self.max_pixels)
 
     def load(self, image: int) -> Pixels:

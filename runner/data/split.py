@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runner.keyed_random import permutation
+from runner.base.keyed_random import permutation
 
 
 def stratified_split(

@@ -8,18 +8,7 @@ from typing import assert_never
 
 import numpy as np
 
-from runner.data.batched import find_cache_problems
-from runner.data.classes import odd_names_note
-from runner.data.csv import open_csv
-from runner.data.digits import ensure_digits
-from runner.data.exclude import without_excluded
-from runner.data.folder import open_folder
-from runner.data.geometry import find_size_problems
-from runner.data.index import some
-from runner.data.source import ImageSource, Labels, Opened, Subset
-from runner.data.split import grouped_split, stratified_split
-from runner.data.synthetic import open_synthetic
-from runner.errors import (
+from runner.base.errors import (
     ConfigError,
     InvalidDatasetError,
     OutputError,
@@ -28,7 +17,18 @@ from runner.errors import (
     ProblemsError,
     RunnerError,
 )
-from runner.schema.data import CsvData, DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
+from runner.config.schema.data import CsvData, DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
+from runner.data.images.batched import find_cache_problems
+from runner.data.images.geometry import find_size_problems
+from runner.data.source import ImageSource, Labels, Opened, Subset
+from runner.data.sources.classes import odd_names_note
+from runner.data.sources.csv import open_csv
+from runner.data.sources.digits import ensure_digits
+from runner.data.sources.exclude import without_excluded
+from runner.data.sources.folder import open_folder
+from runner.data.sources.index import some
+from runner.data.sources.synthetic import open_synthetic
+from runner.data.split import grouped_split, stratified_split
 
 _NUM_PROBES = 8
 
@@ -73,7 +73,7 @@ def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetc
     many images as it takes to see that there are readable ones; whether all are is not known until they are used.
 
     Args:
-        data: with resolved paths (:func:`runner.data.paths.resolve_paths`).
+        data: with resolved paths (:func:`runner.data.sources.paths.resolve_paths`).
         seed: seed of the experiment; a validation split that is made from the training split depends on it.
         global_batch_size: images per step over all processes, data.batch_size × world size.
         may_fetch: whether a data set that is not there may be downloaded or written, and the list of its files kept;
@@ -130,7 +130,7 @@ def _opened(data: DataConfig, seed: int, *, may_fetch: bool) -> tuple[Opened | N
                 return open_folder(data, may_keep=may_fetch)
             case TorchvisionData():
                 # Imports torch, which takes seconds: only whoever wants it pays for it.
-                from runner.data.torchvision import open_torchvision  # noqa: PLC0415
+                from runner.data.sources.torchvision import open_torchvision  # noqa: PLC0415
 
                 return open_torchvision(data, may_fetch=may_fetch), []
             case SyntheticData():

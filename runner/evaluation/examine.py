@@ -12,13 +12,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from runner.console import ProgressLine
-from runner.data.loader import EvalBatches
+from runner.base.console import ProgressLine
+from runner.base.errors import StoppedOnRequest
+from runner.base.stop import StopRequest
+from runner.data.loader.loader import EvalBatches
 from runner.data.source import ImageSource
-from runner.device import Precision, moved
-from runner.dist import DistContext, Vote
-from runner.errors import StoppedOnRequest
-from runner.stop import StopRequest
+from runner.dist.collectives import DistContext, Vote
+from runner.dist.device import Precision, moved
 from runner.trainer.bad_images import BadImages
 from runner.trainer.evaluate import Evaluation, evaluate, loss_dtype
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.base.errors import CheckpointError, OutputError
+from runner.base.files import named_write_errors, write_atomic
+from runner.base.spreadsheet import csv_lines, nine_digits
 from runner.data.source import ImageSource
-from runner.errors import CheckpointError, OutputError
 from runner.evaluation.confusion import Confusion
 from runner.evaluation.subject import Subject
-from runner.files import named_write_errors, write_atomic
 from runner.run.contents import Contents, read_object
-from runner.spreadsheet import csv_lines, nine_digits
 
 if TYPE_CHECKING:
     from runner.evaluation.examine import Findings

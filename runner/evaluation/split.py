@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runner.console import LOGGER, progress_line
+from runner.base.console import LOGGER, progress_line
+from runner.base.stop import StopRequest
 from runner.data.source import ImageSource
 from runner.evaluation.examine import Findings, Scorer, Share, examine
 from runner.evaluation.files import write_evaluation
 from runner.evaluation.measures import expected_calibration_error, of_classes
 from runner.evaluation.subject import Subject
-from runner.stop import StopRequest
 
 _MAX_SHOWN_CLASSES = 20
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.base.errors import CheckpointError, ConfigError, InvalidDatasetError, Problem
+from runner.config.refusal import COMMAND_LINE
+from runner.config.saved import load_saved, read_values
+from runner.config.schema import Config
+from runner.config.schema.calls import LAID_OVER
+from runner.config.schema.data import DataConfig, FolderData
 from runner.data.fingerprint import content_of, differences, fingerprint
-from runner.data.labelled import open_class_folders, relabelled
-from runner.data.paths import resolve_paths
 from runner.data.source import ImageSource
+from runner.data.sources.labelled import open_class_folders, relabelled
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, Problem
-from runner.refusal import COMMAND_LINE
 from runner.run import contents
-from runner.saved import load_saved, read_values
-from runner.schema import Config
-from runner.schema.calls import LAID_OVER
-from runner.schema.data import DataConfig, FolderData
 
 _SPLITS = ("train", "val", "test")
 # Their change makes sense for a model that is trained already.

@@ -9,14 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from runner.checkpoint import CheckpointStore, verify
-from runner.dist import DistContext
-from runner.errors import CheckpointError
-from runner.files import sha256_of
+from runner.base.errors import CheckpointError
+from runner.base.files import sha256_of
+from runner.dist.collectives import DistContext
 from runner.model import read_trained, with_versions
-from runner.package import read_package
+from runner.run.checkpoint import CheckpointStore, verify
 from runner.run.contents import Pointer, StateOfWeights, read_object
-from runner.run_folder import read_record
+from runner.run.package import read_package
+from runner.run.run_folder import read_record
 from runner.trainer.progress import Progress, Weights
 
 _POINTERS: tuple[Pointer, ...] = ("best", "last")

@@ -10,15 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from runner import run_folder
-from runner.attempt import Attempt
-from runner.console import LOGGER
+from runner.base.console import LOGGER
+from runner.base.stop import StopRequest
 from runner.launch.work import Result, Work
-from runner.stop import StopRequest
+from runner.run import run_folder
+from runner.training.attempt import Attempt
 
 if TYPE_CHECKING:
+    from runner.launch.preflight import Ready
     from runner.launch.submitted import Submission
-    from runner.preflight import Ready
 
 
 def launch(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import LaunchError
+from runner.base.errors import LaunchError
 
 ANY = ""
 """As an address to listen at: all of them."""

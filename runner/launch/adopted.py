@@ -7,15 +7,15 @@ from pathlib import Path
 
 from torch.distributed import DistError
 
-from runner.console import LOGGER
-from runner.errors import RunnerError
+from runner.base.console import LOGGER
+from runner.base.errors import RunnerError
+from runner.base.stop import StopRequest
+from runner.launch.environment import Place, meeting_of
 from runner.launch.failure import as_lost_peer
 from runner.launch.group import check_in, facts_of, meet
+from runner.launch.preflight import Ready
 from runner.launch.rank import Life, Task, live
 from runner.launch.work import Result, Work
-from runner.plan.environment import Place, meeting_of
-from runner.preflight import Ready
-from runner.stop import StopRequest
 
 _ECHO_SECONDS = 2.0
 _SECONDS_TO_TELL = 30.0

@@ -22,19 +22,20 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from runner import console, run_folder
+from runner.base import console
 from runner.base.children import children_kept_safe
-from runner.console import LOGGER
-from runner.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
+from runner.base.console import LOGGER
+from runner.base.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
 from runner.launch.board import Board
 from runner.launch.failure import FailureRecord, correct_record, first_failure, show
 from runner.launch.handed import Handed, no_room_for_temporary
 from runner.launch.machines import Machines, meet_machines, one_machine
+from runner.launch.preflight import Ready
 from runner.launch.requests import requests_forwarded
 from runner.launch.rounds import BACKEND, NotRestartedError, asking
 from runner.launch.started import Assignment, Outcome, run_rank
 from runner.launch.work import Result, Work
-from runner.preflight import Ready
+from runner.run import run_folder
 
 _LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
 # After a failure the others are asked to end, and must be gone within 10 seconds.

@@ -13,11 +13,19 @@ from typing import Any
 
 import torch.distributed
 
-from runner import run_folder
-from runner.console import LOGGER
-from runner.errors import EXIT_FAILURE, OutputError, RankFailedError, RankLostError, RunnerError, StalledError, named
-from runner.files import write_json
-from runner.run_folder import RunFolder, read_record
+from runner.base.console import LOGGER
+from runner.base.errors import (
+    EXIT_FAILURE,
+    OutputError,
+    RankFailedError,
+    RankLostError,
+    RunnerError,
+    StalledError,
+    named,
+)
+from runner.base.files import write_json
+from runner.run import run_folder
+from runner.run.run_folder import RunFolder, read_record
 
 _SECONDS_TO_DIE = 1.0  # between the end of its connections and that of its lock on the run
 _POLL_SECONDS = 0.05

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner import checkpoint_writer
-from runner.console import FILE_ONLY, LOGGER, show_error
-from runner.errors import GraceExceededError
+from runner.base.console import FILE_ONLY, LOGGER, show_error
+from runner.base.errors import GraceExceededError
+from runner.base.stop import StopRequest
+from runner.config.schema import Config
 from runner.launch.failure import correct_record, record_failure
-from runner.schema import Config
-from runner.stop import StopRequest
+from runner.run import checkpoint_writer
 
 _TICK_SECONDS = 0.2
 # The disk that the process waits for may be the one to write the reason to.

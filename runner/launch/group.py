@@ -28,13 +28,13 @@ import torch.distributed
 from torch.distributed import DistError, PrefixStore, ProcessGroup  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
+from runner.base.errors import LaunchError, RunnerError, named
+from runner.base.time_limit import within
 from runner.base.untrusted import UntrustedFileError, parse_json, printable
+from runner.config.schema import Config
 from runner.data.splits import Splits
-from runner.errors import LaunchError, RunnerError, named
 from runner.launch.addresses import network_id
 from runner.launch.stores import open_store
-from runner.schema import Config
-from runner.within import within
 
 _MOST_SECONDS_TO_LEAVE = 10.0
 _SECONDS_TO_ANSWER = 5.0  # beyond the longest wait, for what waits to say so by itself

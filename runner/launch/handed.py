@@ -11,7 +11,7 @@ from multiprocessing import reduction
 from types import TracebackType
 from typing import IO, Generic, Protocol, TypeVar
 
-from runner.errors import OutputError
+from runner.base.errors import OutputError
 
 Value = TypeVar("Value")
 

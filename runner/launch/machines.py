@@ -19,8 +19,10 @@ from datetime import timedelta
 from torch.distributed import DistError, HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
+from runner.base.errors import LaunchError
+from runner.base.time_limit import within
 from runner.base.untrusted import UntrustedFileError, parse_json, printable
-from runner.errors import LaunchError
+from runner.config.schema import Config
 from runner.launch.addresses import (
     ANY,
     Endpoint,
@@ -30,10 +32,8 @@ from runner.launch.addresses import (
     loopback_interface,
     other_addresses,
 )
+from runner.launch.mode import LaunchPlan
 from runner.launch.stores import connect, serve
-from runner.plan.mode import LaunchPlan
-from runner.schema import Config
-from runner.within import within
 
 _TRY_SECONDS = 2.0
 _POLL_SECONDS = 0.2

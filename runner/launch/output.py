@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from runner.console import shown_on
-from runner.files import named_write_errors
+from runner.base.console import shown_on
+from runner.base.files import named_write_errors
 
 _STDOUT, _STDERR = 1, 2
 

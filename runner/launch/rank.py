@@ -15,22 +15,22 @@ import torch
 import torch.distributed
 from torch.distributed.distributed_c10d import Store
 
-import runner.train  # noqa: F401 - works import it when they begin, which would take seconds of the watch
-from runner import run_folder
-from runner.console import LOGGER, log_to_file
-from runner.device import check_sync_batchnorm, choose_device, choose_num_threads, count_gpus
-from runner.dist import DistContext
-from runner.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
+import runner.training.train  # noqa: F401 - works import it when they begin, which would take seconds of the watch
+from runner.base.console import LOGGER, log_to_file
+from runner.base.errors import DeviceError, LaunchError, RunnerError, StalledError, StoppedOnRequest
+from runner.base.stop import StopRequest
+from runner.config.schema import Config
+from runner.dist.collectives import DistContext
+from runner.dist.device import check_sync_batchnorm, choose_device, choose_num_threads, count_gpus
 from runner.launch.addresses import address_towards, find_endpoint, interface_of, keep_to, loopback_interface
 from runner.launch.failure import FailureRecord, correct_record, record_failure, record_lost_owner
 from runner.launch.grace import ended_in_time
 from runner.launch.group import Facts, Seat, check_in, facts_of, form_group, meet, seated
 from runner.launch.output import output_to
+from runner.launch.preflight import Ready
 from runner.launch.watch import Watch
 from runner.launch.work import Result, Work
-from runner.preflight import Ready
-from runner.schema import Config
-from runner.stop import StopRequest
+from runner.run import run_folder
 
 
 @dataclass(frozen=True, kw_only=True)

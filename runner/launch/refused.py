@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
 
-from runner.errors import RunnerError
-from runner.plan.environment import Place
+from runner.base.errors import RunnerError
+from runner.launch.environment import Place
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from multiprocessing import active_children, resource_tracker
 from types import FrameType, TracebackType
 
-from runner.errors import StoppedOnRequest
+from runner.base.errors import StoppedOnRequest
+from runner.base.stop import StopRequest
 from runner.launch.board import Board
-from runner.stop import StopRequest
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 

@@ -16,16 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from runner import console
-from runner.attempt import Attempt
-from runner.console import LOGGER
-from runner.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, StoppedOnRequest
+from runner.base import console
+from runner.base.console import LOGGER
+from runner.base.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, RunnerError, StoppedOnRequest
+from runner.base.stop import StopRequest
+from runner.config.schema import Config
+from runner.launch.environment import adopted_place
 from runner.launch.refused import refusals_told
-from runner.plan.environment import adopted_place
-from runner.run_folder import read_record
-from runner.schema import Config
-from runner.stop import StopRequest
-from runner.sweep.refreshed import refreshed_afterwards
+from runner.run.run_folder import read_record
+from runner.tools.sweep.refreshed import refreshed_afterwards
+from runner.training.attempt import Attempt
 
 # SLURM looks at time limits every half minute or so: its signal may come that much earlier than asked for.
 _EARLIEST_SECONDS = 90
@@ -93,7 +93,7 @@ class SubmittedRun:
 
     def _train(self, num_earlier: int) -> None:
         from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
-        from runner.preflight import preflight  # noqa: PLC0415
+        from runner.launch.preflight import preflight  # noqa: PLC0415
 
         attempt = replace(self.attempt, is_resumed=num_earlier > 0, num_earlier=num_earlier)
         if int(os.environ.get("SLURM_RESTART_COUNT", "0")):

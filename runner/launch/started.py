@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, NoReturn
 
-from runner import console, run_folder
-from runner.console import FILE_ONLY, LOGGER
-from runner.errors import StoppedOnRequest
-from runner.garbage import collection_over, collection_paused, heap_set_aside
+from runner.base import console
+from runner.base.console import FILE_ONLY, LOGGER
+from runner.base.errors import StoppedOnRequest
+from runner.base.garbage import collection_over, collection_paused, heap_set_aside
+from runner.base.leave import is_watched
 from runner.launch.addresses import keep_to
 from runner.launch.board import Board
+from runner.launch.environment import Place, adopted_place
 from runner.launch.failure import FailureRecord, record_failure
 from runner.launch.handed import Handed
+from runner.launch.preflight import Ready
 from runner.launch.requests import ForwardedStop
 from runner.launch.watch import die_with
 from runner.launch.work import Result, Work
-from runner.leave import is_watched
-from runner.plan.environment import Place, adopted_place
-from runner.preflight import Ready
+from runner.run import run_folder
 
 # Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
 _ECHO_SECONDS = 2.0

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
-from runner.console import LOGGER
+from runner.base.console import LOGGER
 from runner.launch.addresses import ANY, find_endpoint
 
 _BACKLOG = 2048

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import run_folder
-from runner.attempt import Attempt
+from runner.base.console import LOGGER, log_to_file
+from runner.base.errors import LaunchError, OutputError
 from runner.base.untrusted import printable
-from runner.compose import to_yaml
-from runner.console import LOGGER, log_to_file
-from runner.errors import LaunchError, OutputError
+from runner.config.compose import to_yaml
+from runner.config.schema import Config
+from runner.launch.mode import LaunchPlan
 from runner.launch.slurm_job import SubmittedRun
-from runner.plan.mode import LaunchPlan
-from runner.schema import Config
+from runner.run import run_folder
+from runner.training.attempt import Attempt
 
 if TYPE_CHECKING:
-    from runner.preflight import Ready
+    from runner.launch.preflight import Ready
 
 _SECONDS_TO_ANSWER = 60
 

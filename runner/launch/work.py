@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from runner.schema import Config
+from runner.config.schema import Config
 
 if TYPE_CHECKING:
+    from runner.base.stop import StopRequest
     from runner.data.splits import Splits
-    from runner.dist import DistContext
-    from runner.stop import StopRequest
+    from runner.dist.collectives import DistContext
 
 Result = TypeVar("Result")
 _Result_co = TypeVar("_Result_co", covariant=True)

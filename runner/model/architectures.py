@@ -7,10 +7,10 @@ from typing import Any, assert_never
 from torch import nn
 from torchvision import models
 
+from runner.config.schema.model import CustomConfig, DenseNetConfig, ModelConfig, ResNetConfig, TorchvisionConfig
 from runner.model.catalogue import check_classifier_name, torchvision_weights
 from runner.model.custom import build_custom_model
 from runner.model.small_stem import use_small_stem
-from runner.schema.model import CustomConfig, DenseNetConfig, ModelConfig, ResNetConfig, TorchvisionConfig
 
 
 def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:

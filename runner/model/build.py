@@ -8,12 +8,12 @@ from typing import Literal
 
 from torch import nn
 
+from runner.config.schema.model import ModelConfig
 from runner.model.architectures import build_architecture
 from runner.model.catalogue import WeightsPreprocessing, torchvision_weights, weights_preprocessing
 from runner.model.download import fetch
 from runner.model.fit import load_into
 from runner.model.state_dict import read_weights_file
-from runner.schema.model import ModelConfig
 
 StartingWeights = Literal["download", "local", "none"]
 

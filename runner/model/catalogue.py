@@ -10,8 +10,8 @@ from typing import Literal, cast
 from torchvision import models
 from torchvision.models import WeightsEnum
 
-from runner.errors import InvalidModelError
-from runner.schema.model import CustomConfig, ModelConfig, is_weights_file
+from runner.base.errors import InvalidModelError
+from runner.config.schema.model import CustomConfig, ModelConfig, is_weights_file
 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
 

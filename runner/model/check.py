@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
+from runner.config.schema.model import CustomConfig, ModelConfig
 from runner.model.architectures import build_architecture
 from runner.model.catalogue import torchvision_weights
 from runner.model.download import cached_path, fetch
 from runner.model.fit import load_into
 from runner.model.head import head_of
 from runner.model.state_dict import read_weights_file
-from runner.schema.model import CustomConfig, ModelConfig
 
 
 def check_model(

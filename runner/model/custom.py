@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from runner.errors import InvalidModelError
-from runner.schema.model import CustomConfig
+from runner.base.errors import InvalidModelError
+from runner.config.schema.model import CustomConfig
 
 GROUP = "runner.models"
 

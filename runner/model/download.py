@@ -11,7 +11,7 @@ import torch.hub
 from filelock import FileLock
 from torchvision.models import WeightsEnum
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
 
 _logger = logging.getLogger("runner")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
+from runner.config.schema.model import CustomConfig, ModelConfig
 from runner.model.head import find_head_name
 from runner.model.small_stem import stem_name
 from runner.model.state_dict import StateDict
-from runner.schema.model import CustomConfig, ModelConfig
 
 _logger = logging.getLogger("runner")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from runner.errors import InvalidModelError
-from runner.schema.model import ModelConfig
+from runner.base.errors import InvalidModelError
+from runner.config.schema.model import ModelConfig
 
 # Every classifier of torchvision has exactly one of these, and so have most other people's.
 HEAD_ATTRIBUTES = ("fc", "classifier", "head", "heads")

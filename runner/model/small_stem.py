@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 from torchvision import models
 
-from runner.schema.model import DenseNetConfig, ModelConfig, ResNetConfig
+from runner.config.schema.model import DenseNetConfig, ModelConfig, ResNetConfig
 
 
 def use_small_stem(module: nn.Module) -> None:

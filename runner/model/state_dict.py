@@ -15,9 +15,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from runner.base.errors import InvalidModelError
 from runner.base.untrusted import UntrustedFileError, open_regular, printable
-from runner.errors import InvalidModelError
-from runner.schema.model import WEIGHTS_FILE_SUFFIXES
+from runner.config.schema.model import WEIGHTS_FILE_SUFFIXES
 
 # torch.save stores what is in its zip file as it is; what is compressed may grow a thousandfold.
 _MOST_BYTES_OF_PICKLE = 64 << 20

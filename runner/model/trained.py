@@ -9,9 +9,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from runner.errors import CheckpointError
+from runner.base.errors import CheckpointError
+from runner.config.schema.model import CustomConfig, ModelConfig
 from runner.model.check import without_values
-from runner.schema.model import CustomConfig, ModelConfig
 
 _SHOWN = 3
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from runner.base.errors import CheckpointError
 from runner.base.untrusted import UntrustedFileError, parse_json, printable, read_json, read_text
-from runner.errors import CheckpointError
 
 Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 Pointer = Literal["last", "best"]

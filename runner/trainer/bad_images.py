@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from runner.console import FILE_ONLY, LOGGER
-from runner.data.batch import BadImage
-from runner.errors import InvalidDatasetError
+from runner.base.console import FILE_ONLY, LOGGER
+from runner.base.errors import InvalidDatasetError
+from runner.data.loader.batch import BadImage
 
 _MOST_ON_THE_TERMINAL = 10
 _NUM_EXAMPLES = 3

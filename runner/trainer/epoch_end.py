@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from runner.checkpoint import checkpoint_name
-from runner.errors import InvalidDatasetError, InvalidModelError, NonFiniteLossError
-from runner.keyed_random import digest_of_samples
+from runner.base.errors import InvalidDatasetError, InvalidModelError, NonFiniteLossError
+from runner.base.keyed_random import digest_of_samples
+from runner.run.checkpoint import checkpoint_name
 from runner.trainer.clock import Clock
 from runner.trainer.evaluate import Evaluation, evaluate
 from runner.trainer.meter import Meter, Totals

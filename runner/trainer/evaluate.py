@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from runner.data.batch import BadImage
-from runner.data.loader import EvalBatches
-from runner.device import Precision, moved
-from runner.dist import DistContext
-from runner.errors import InvalidDatasetError, InvalidModelError
+from runner.base.errors import InvalidDatasetError, InvalidModelError
+from runner.data.loader.batch import BadImage
+from runner.data.loader.loader import EvalBatches
+from runner.dist.collectives import DistContext
+from runner.dist.device import Precision, moved
 
 _TOP_K = 5
 _NUM_EXAMPLES = 3

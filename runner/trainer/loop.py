@@ -13,19 +13,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from runner.checkpoint import checkpoint_name
-from runner.checkpoint_writer import CheckpointWriter
-from runner.console import LOGGER
-from runner.data.batch import BadImage, Batch
-from runner.data.loader import EvalBatches, TrainBatches
-from runner.device import Precision, moved, seed_generators
-from runner.dist import DistContext, Vote
-from runner.errors import NonFiniteLossError, StoppedOnRequest
-from runner.keyed_random import key
+from runner.base.console import LOGGER
+from runner.base.errors import NonFiniteLossError, StoppedOnRequest
+from runner.base.keyed_random import key
+from runner.base.stop import StopRequest
+from runner.config.schema import Config
+from runner.data.loader.batch import BadImage, Batch
+from runner.data.loader.loader import EvalBatches, TrainBatches
+from runner.dist.collectives import DistContext, Vote
+from runner.dist.device import Precision, moved, seed_generators
 from runner.optimizer import peak_learning_rate
+from runner.run.checkpoint import checkpoint_name
+from runner.run.checkpoint_writer import CheckpointWriter
 from runner.schedule import learning_rate
-from runner.schema import Config
-from runner.stop import StopRequest
 from runner.trainer.average import MovingAverage
 from runner.trainer.backbone import set_training_mode
 from runner.trainer.bad_images import BadImages, what_is_left
@@ -48,7 +48,7 @@ class Referee(Protocol):
 
 
 class Trainer:
-    """Trains one model; assembled by `runner.assemble`, which decides what each part is."""
+    """Trains one model; assembled by `runner.training.assemble`, which decides what each part is."""
 
     referee: Referee | None = None
     """Set where somebody may end the training early."""

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from runner.dist import DistContext
-from runner.keyed_random import digest_of_samples
+from runner.base.keyed_random import digest_of_samples
+from runner.dist.collectives import DistContext
 from runner.trainer.clock import Clock
 
 _WORD = 1 << 64
@@ -28,7 +28,7 @@ class Totals:
     skipped: int = 0
     """Images that were asked for and could not be read."""
     samples_digest: int = 0
-    """Which images, used or skipped, stood at which positions; see :func:`runner.keyed_random.digest_of_samples`."""
+    """Which images, used or skipped, stood where; see :func:`runner.base.keyed_random.digest_of_samples`."""
 
     def __sub__(self, earlier: Totals) -> Totals:
         return Totals(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchvision.transforms import v2
 
-from runner.schema.trainer import TrainerConfig
+from runner.config.schema.trainer import TrainerConfig
 
 
 class Mixing:

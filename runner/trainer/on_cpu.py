@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from runner.device import Precision, bf16_features_of_the_cpu
+from runner.dist.device import Precision, bf16_features_of_the_cpu
 
 # Of one image in a convolution's result; and weights of a convolution: those of 128 to 256 channels, 3 × 3. With more
 # positions or fewer weights there is little to gain, and something to lose (`benchmarks/small_maps.py`).

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from runner.console import LOGGER, ProgressLine
-from runner.run_folder import RunFolder
-from runner.schema import Config
-from runner.tensorboard import TensorBoardLog
+from runner.base.console import LOGGER, ProgressLine
+from runner.config.schema import Config
+from runner.run.run_folder import RunFolder
+from runner.run.tensorboard import TensorBoardLog
 from runner.trainer.progress import Best
 
 _ROW = (

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from runner.checkpoint import Checkpoint
-from runner.dist import DistContext
-from runner.errors import CheckpointError, NonFiniteLossError
-from runner.keyed_random import digest_of_samples
+from runner.base.errors import CheckpointError, NonFiniteLossError
+from runner.base.keyed_random import digest_of_samples
+from runner.dist.collectives import DistContext
 from runner.model import with_versions
 from runner.optimizer import load_named_state, named_state
+from runner.run.checkpoint import Checkpoint
 from runner.trainer.progress import Progress
 
 if TYPE_CHECKING:

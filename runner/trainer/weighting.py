@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from runner.data.loader import TrainBatches
+from runner.data.loader.loader import TrainBatches
 
 
 class Weighting:

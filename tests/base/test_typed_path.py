@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.errors import ConfigError
 from runner.base.typed_path import typed_path
-from runner.errors import ConfigError
 
 
 def test_the_home_folder_is_meant_by_its_sign(monkeypatch):

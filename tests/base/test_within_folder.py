@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.errors import CheckpointError, ConfigError
 from runner.base.typed_path import typed_path
 from runner.base.within_folder import refuse_ways_out, refuse_ways_out_at
-from runner.errors import CheckpointError, ConfigError
 
 
 @pytest.fixture

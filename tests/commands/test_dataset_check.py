@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.commands import dataset_check
+from runner.base.errors import ConfigError, InvalidDatasetError, OutputError, StoppedOnRequest, UsageError
+from runner.cli.commands import dataset_check
 from runner.data.source import FolderSource
-from runner.errors import ConfigError, InvalidDatasetError, OutputError, StoppedOnRequest, UsageError
 
 
 @pytest.fixture
@@ -174,5 +174,5 @@ def test_the_command_line_imports_no_torch_and_ends_with_2(photos, run_cli):
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
     assert last.startswith("runner: InvalidDatasetError: strict: 6 findings")
-    assert " runner.data.decode" in done.stderr
+    assert " runner.data.images.decode" in done.stderr
     assert " torch\n" not in done.stderr

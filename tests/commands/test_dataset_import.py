@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands import dataset_import
-from runner.data.folder import open_folder
-from runner.dataset import importing, staging
-from runner.errors import ConfigError, InvalidDatasetError, NotLabeledDatasetError, OutputError, StoppedOnRequest
+from runner.base.errors import ConfigError, InvalidDatasetError, NotLabeledDatasetError, OutputError, StoppedOnRequest
+from runner.cli.commands import dataset_import
+from runner.data.sources.folder import open_folder
+from runner.tools.dataset import importing, staging
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_training_opens_what_was_imported(tmp_path, photos, data_of_folder):
 
 @pytest.fixture
 def data_of_folder():
-    from runner.data.paths import resolve_paths
+    from runner.data.sources.paths import resolve_paths
     from runner.library import load_config
 
     return lambda root: resolve_paths(load_config(["data=folder", f"data.root={root}"]).data)

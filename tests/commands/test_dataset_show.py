@@ -7,14 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from runner.assemble import preview_batches
-from runner.commands import dataset_show
-from runner.data.order import epoch_order
+from runner.base.errors import ConfigError, InvalidDatasetError, OutputError
+from runner.cli.commands import dataset_show
+from runner.data.loader.order import epoch_order
 from runner.data.splits import open_splits
-from runner.dataset import show
-from runner.dataset.show import each_class_in_turn
-from runner.errors import ConfigError, InvalidDatasetError, OutputError
 from runner.library import load_config
+from runner.tools.dataset import show
+from runner.tools.dataset.show import each_class_in_turn
+from runner.training.assemble import preview_batches
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_the_samples_are_what_training_gets(tmp_path, photos, capsys):
     argv = [*overrides, f"output={tmp_path}/sheet.png", "num_images=3", "num_samples=2", "epoch=4"]
     assert dataset_show.run(argv) == 0
     sheet = Image.open(tmp_path / "sheet.png")
-    from runner.data.paths import resolve_paths
+    from runner.data.sources.paths import resolve_paths
 
     config = load_config(overrides)
     config = config.model_copy(update={"data": resolve_paths(config.data)})
@@ -68,7 +68,7 @@ def test_the_sheet_fits_what_there_is(tmp_path, photos):
 
 
 def open_of(photos):
-    from runner.data.paths import resolve_paths
+    from runner.data.sources.paths import resolve_paths
 
     return open_splits(resolve_paths(load_config(["data=folder", f"data.root={photos}"]).data), 1)
 

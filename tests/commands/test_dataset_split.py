@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands import dataset_split
-from runner.data.index import scan_class_folders
+from runner.base.errors import ConfigError, InvalidDatasetError, OutputError
+from runner.base.files import sha256_of
+from runner.cli.commands import dataset_split
+from runner.data.sources.index import scan_class_folders
 from runner.data.split import stratified_split
-from runner.errors import ConfigError, InvalidDatasetError, OutputError
-from runner.files import sha256_of
 
 
 @pytest.fixture

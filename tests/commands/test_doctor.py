@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands import doctor
-from runner.errors import ConfigError, DeviceError, PreflightError, UsageError
+from runner.base.errors import ConfigError, DeviceError, PreflightError, UsageError
+from runner.cli.commands import doctor
 from tests.conftest import SMALL_NET
 
 QUICK = (*SMALL_NET, "doctor.seconds=0.1")
@@ -101,7 +101,7 @@ def test_an_experiment_of_the_users_own_folder_is_found(tmp_path, tiny, capsys):
 
 def test_a_refused_config_imports_no_torch(tmp_path):
     code = (
-        "import sys\nfrom runner.errors import ConfigError\nfrom runner.commands import doctor\n"
+        "import sys\nfrom runner.base.errors import ConfigError\nfrom runner.cli.commands import doctor\n"
         "try:\n    doctor.run(['trainer.epchos=1'])\nexcept ConfigError:\n    print('torch' in sys.modules)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

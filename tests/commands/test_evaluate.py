@@ -12,8 +12,7 @@ import pytest
 import torch
 import yaml
 
-from runner.commands import evaluate
-from runner.errors import (
+from runner.base.errors import (
     CheckpointError,
     ConfigError,
     DeviceError,
@@ -21,6 +20,7 @@ from runner.errors import (
     NotLabeledDatasetError,
     OutputError,
 )
+from runner.cli.commands import evaluate
 from tests.conftest import AWKWARD_CLASSES, ROOT
 
 COUNTS = ("count", "correct", "correct_top5", "top1", "top5", "per_class", "confusion_matrix", "macro_average")

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import runner
-from runner.assemble_trained import load_trained
-from runner.commands.export import run
-from runner.errors import CheckpointError, ConfigError, ExportError, MissingPackageError, OutputError
-from runner.export.formats import METADATA_FILE, open_exported
-from runner.files import sha256_of
-from runner.saved import load_saved
+from runner.base.errors import CheckpointError, ConfigError, ExportError, MissingPackageError, OutputError
+from runner.base.files import sha256_of
+from runner.cli.commands.export import run
+from runner.config.saved import load_saved
+from runner.tools.export.formats import METADATA_FILE, open_exported
+from runner.training.assemble_trained import load_trained
 from tests.conftest import TINY
 from tests.made_runs import make_run
 
@@ -93,7 +93,7 @@ def test_what_does_not_agree_is_not_kept(trained, monkeypatch, tmp_path):
     def wrong(*_):
         return lambda images: torch.eye(4)[torch.arange(len(images)) % 4]
 
-    monkeypatch.setattr("runner.export.export.open_exported", wrong)
+    monkeypatch.setattr("runner.tools.export.export.open_exported", wrong)
     copy = shutil.copytree(trained, tmp_path / "run")
     with pytest.raises(ExportError, match=r"top-1 agreement .*below min_agreement = 1; no file is kept") as caught:
         run([f"run={copy}", "format=torchscript"])

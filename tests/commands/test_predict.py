@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from runner.commands import predict
-from runner.errors import CheckpointError, ConfigError, DeviceError, InvalidDatasetError, OutputError
-from runner.predict import score
+from runner.base.errors import CheckpointError, ConfigError, DeviceError, InvalidDatasetError, OutputError
+from runner.cli.commands import predict
+from runner.tools.predict import score
 from tests.conftest import AWKWARD_CLASSES, ROOT
 
 SHARES = tuple(f"Scored Probabilities_{name}" for name in AWKWARD_CLASSES)

@@ -1,7 +1,7 @@
 import pytest
 
-from runner.commands.report import run
-from runner.errors import CheckpointError, ConfigError, OutputError
+from runner.base.errors import CheckpointError, ConfigError, OutputError
+from runner.cli.commands.report import run
 from tests.made_runs import make_run, row
 
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from runner.commands.runs_diff import run
-from runner.errors import CheckpointError, ConfigError
+from runner.base.errors import CheckpointError, ConfigError
+from runner.cli.commands.runs_diff import run
 from tests.made_runs import make_run
 
 

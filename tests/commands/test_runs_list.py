@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from runner.commands.runs_list import run
-from runner.errors import ConfigError, UsageError
+from runner.base.errors import ConfigError, UsageError
+from runner.cli.commands.runs_list import run
 from tests.made_runs import make_run
 
 
@@ -69,6 +69,6 @@ def test_a_bare_word_gets_a_hint():
 @pytest.mark.parametrize("command", ["runs_list", "runs_diff", "runs_repeat", "report", "export"])
 def test_no_torch_and_no_drawing_is_imported_before_it_is_needed(command):
     heavy = "[name for name in ('torch', 'matplotlib', 'jinja2') if name in sys.modules]"
-    code = f"import runner.commands.{command}, sys; print({heavy})"
+    code = f"import runner.cli.commands.{command}, sys; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -3,9 +3,9 @@ import json
 import pytest
 
 import runner
-from runner.commands.runs_repeat import run
-from runner.errors import CheckpointError, ConfigError
-from runner.files import sha256_of
+from runner.base.errors import CheckpointError, ConfigError
+from runner.base.files import sha256_of
+from runner.cli.commands.runs_repeat import run
 from tests.made_runs import SMALL, make_run
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from runner.commands.sweep import combinations
-from runner.errors import ConfigError
+from runner.base.errors import ConfigError
+from runner.cli.combinations import combinations
 
 
 @pytest.mark.parametrize(

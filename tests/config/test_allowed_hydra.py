@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.compose import Job, compose_jobs, compose_one
-from runner.errors import ConfigError, UsageError
+from runner.base.errors import ConfigError, UsageError
+from runner.config.compose import Job, compose_jobs, compose_one
 
 HEADER = "# @package _global_\n"
 # What each would do, if Hydra were to carry it out: {made} is a path that must not come into being.

@@ -11,10 +11,10 @@ from hydra import main as hydra_main
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from runner.compose import Job, compose_jobs
-from runner.conf_folder import CONF_DIR
+from runner.base.errors import ConfigError
+from runner.config.compose import Job, compose_jobs
 from runner.config.composing import compose_values
-from runner.errors import ConfigError
+from runner.config.conf_folder import CONF_DIR
 
 
 def _by_hydra(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:

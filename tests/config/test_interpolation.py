@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from runner.compose import compose_one, to_yaml
+from runner.base.errors import ConfigError
+from runner.config.compose import compose_one, to_yaml
 from runner.config.interpolation import from_environment, oversized, passwords, resolved
-from runner.errors import ConfigError
-from runner.saved import load_saved
+from runner.config.saved import load_saved
 
 SECRET = "s3cret-t0ken"
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.compose import compose_jobs
+from runner.base.errors import ConfigError, UsageError
+from runner.config.compose import compose_jobs
 from runner.config.overrides import parsed_override
-from runner.errors import ConfigError, UsageError
 
 
 @pytest.mark.parametrize(

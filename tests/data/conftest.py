@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from pydantic import TypeAdapter
 
-from runner.schema.data import DataConfig
+from runner.config.schema.data import DataConfig
 
 BASE: dict[str, Any] = {
     "root": None,

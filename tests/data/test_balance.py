@@ -7,11 +7,11 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-from runner.data.balance import balanced_order, class_weights
-from runner.data.loader import TrainBatches
-from runner.data.order import epoch_order
-from runner.data.stored import DecodedImage, StoredImage
-from runner.data.transforms import as_tensor
+from runner.data.images.stored import DecodedImage, StoredImage
+from runner.data.images.transforms import as_tensor
+from runner.data.loader.balance import balanced_order, class_weights
+from runner.data.loader.loader import TrainBatches
+from runner.data.loader.order import epoch_order
 
 LABELS = np.repeat([0, 1, 2], [600, 60, 6]).astype(np.int64)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from runner.data.batched import BatchedTransforms, parted
+from runner.config.schema.data import DataConfig
+from runner.config.schema.transforms import Transform
+from runner.data.images.batched import BatchedTransforms, parted
 from runner.data.splits import inspect
-from runner.schema.data import DataConfig
-from runner.schema.transforms import Transform
 
 RESIZE, PAD, CROP = {"name": "resize", "size": 40}, {"name": "pad", "padding": 2}, {"name": "random_crop", "size": 32}
 ACROSS, DOWN = {"name": "random_horizontal_flip"}, {"name": "random_vertical_flip", "p": 0.25}

@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
-from runner.data.loader import TrainBatches
-from runner.data.paths import resolve_paths
+from runner.config.schema.data import DataConfig
+from runner.config.schema.transforms import FIXED_NAMES, RANDOM_NAMES, Normalize, Transform
+from runner.data.images.transforms import PackagedTransform, as_tensor, pipeline_of, train_transform, with_normalize
+from runner.data.loader.loader import TrainBatches
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits
-from runner.data.transforms import PackagedTransform, as_tensor, pipeline_of, train_transform, with_normalize
-from runner.schema.data import DataConfig
-from runner.schema.transforms import FIXED_NAMES, RANDOM_NAMES, Normalize, Transform
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(Transform)
 # Each with parameters under which no image of colours can stay as it is for long.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.data.classes import odd_names, odd_names_note
-from runner.data.paths import resolve_paths
+from runner.data.sources.classes import odd_names, odd_names_note
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits
 
 

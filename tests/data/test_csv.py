@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data.csv import open_csv
+from runner.base.errors import ConfigError, InvalidDatasetError
+from runner.config.schema.data import DataConfig
 from runner.data.fingerprint import fingerprint
-from runner.data.paths import resolve_paths
+from runner.data.sources.csv import open_csv
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import inspect, open_splits
-from runner.errors import ConfigError, InvalidDatasetError
-from runner.schema.data import DataConfig
 
 ROWS = [("ant/0.png", "ant"), ("bee/0.png", "bee"), ("ant/1.png", "ant"), ("bee/1.png", "bee")]
 

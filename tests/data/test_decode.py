@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from runner.data.decode import bytes_once_decoded, decode_image, to_rgb
-from runner.errors import DeviceError, InvalidDatasetError
+from runner.base.errors import DeviceError, InvalidDatasetError
+from runner.data.images.decode import bytes_once_decoded, decode_image, to_rgb
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 QUADRANTS = (RED, GREEN, BLUE, WHITE)
@@ -254,8 +254,8 @@ def test_a_bomb_is_refused_by_its_header_in_little_memory(tmp_path: Path) -> Non
     large_png(tmp_path / "x.png", 30_000)
     assert (tmp_path / "x.png").stat().st_size < 2_000_000
     code = (
-        "import resource, sys\nfrom runner.data.decode import decode_image\n"
-        "from runner.errors import InvalidDatasetError\n"
+        "import resource, sys\nfrom runner.data.images.decode import decode_image\n"
+        "from runner.base.errors import InvalidDatasetError\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    decode_image(sys.argv[1])\nexcept InvalidDatasetError as error:\n    print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -326,7 +326,7 @@ def test_faults_of_the_machine_are_no_property_of_the_image(
         # Tests may run as root, whom no permission stops.
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("runner.data.decode.open_regular", fail)
+    monkeypatch.setattr("runner.data.images.decode.open_regular", fail)
     with pytest.raises(kind, match=f"{tmp_path}/x.png: can't be .*{os.strerror(number)}"):
         decode_image(str(tmp_path / "x.png"))
 

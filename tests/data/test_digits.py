@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.data import digits as digits_module
-from runner.data.digits import ensure_digits
-from runner.data.index import scan_class_folders
-from runner.errors import InvalidDatasetError, OutputError
+from runner.base.errors import InvalidDatasetError, OutputError
+from runner.data.sources import digits as digits_module
+from runner.data.sources.digits import ensure_digits
+from runner.data.sources.index import scan_class_folders
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_the_loser_of_a_race_takes_what_the_winner_wrote(tmp_path: Path, monkeyp
 def test_a_first_run_that_is_killed_leaves_no_half_set(tmp_path: Path) -> None:
     target = tmp_path / "digits"
     code = (
-        "import os, signal, sys; from PIL import Image; from runner.data.digits import ensure_digits\n"
+        "import os, signal, sys; from PIL import Image; from runner.data.sources.digits import ensure_digits\n"
         "save, count = Image.Image.save, 0\n"
         "def killed(self, *arguments):\n"
         "    global count; count += 1\n"

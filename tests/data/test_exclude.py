@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.data.exclude import read_exclude
+from runner.base.errors import ConfigError, InvalidDatasetError
+from runner.config.schema.data import DataConfig
 from runner.data.fingerprint import fingerprint
-from runner.data.paths import resolve_paths
+from runner.data.sources.exclude import read_exclude
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.errors import ConfigError, InvalidDatasetError
-from runner.schema.data import DataConfig
 
 
 @pytest.fixture

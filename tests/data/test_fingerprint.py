@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from runner.base.errors import DeviceError
+from runner.config.schema.data import DataConfig
 from runner.data import fingerprint as module
 from runner.data.fingerprint import content_of, differences, fingerprint
-from runner.data.paths import resolve_paths
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.errors import DeviceError
-from runner.schema.data import DataConfig
 
 
 @pytest.fixture

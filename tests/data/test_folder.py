@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data.folder import open_folder
-from runner.data.paths import resolve_paths
+from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
+from runner.config.schema.data import DataConfig
 from runner.data.source import Opened
-from runner.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
-from runner.schema.data import DataConfig
+from runner.data.sources.folder import open_folder
+from runner.data.sources.paths import resolve_paths
 
 Make = Callable[..., DataConfig]
 Write = Callable[..., Path]

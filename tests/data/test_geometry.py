@@ -6,8 +6,8 @@ from typing import Any, get_args
 import pytest
 import torchvision
 
-from runner.data.geometry import find_size_problems
-from runner.schema.data import DataConfig, TorchvisionDatasetName
+from runner.config.schema.data import DataConfig, TorchvisionDatasetName
+from runner.data.images.geometry import find_size_problems
 
 RESIZE: dict[str, Any] = {"name": "resize", "size": 16}
 CENTER: dict[str, Any] = {"name": "center_crop", "size": 16}

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data import index as index_module
-from runner.data.index import LeftOut, scan_class_folders
-from runner.errors import InvalidDatasetError, NotLabeledDatasetError
+from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError
+from runner.data.sources import index as index_module
+from runner.data.sources.index import LeftOut, scan_class_folders
 
 
 def touch(*files: Path) -> None:

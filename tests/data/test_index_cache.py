@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.data import index_cache
+from runner.base.errors import InvalidDatasetError
+from runner.config.schema.data import DataConfig
+from runner.data.cache import index_cache
+from runner.data.cache.index_cache import MappedIndex, load_or_scan
 from runner.data.fingerprint import fingerprint
-from runner.data.index import FolderIndex, scan_class_folders
-from runner.data.index_cache import MappedIndex, load_or_scan
-from runner.data.paths import resolve_paths
+from runner.data.sources.index import FolderIndex, scan_class_folders
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits
-from runner.errors import InvalidDatasetError
-from runner.schema.data import DataConfig
 
 
 @pytest.fixture(autouse=True)

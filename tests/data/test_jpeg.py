@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from runner.data import decode, jpeg
-from runner.data.decode import decode_image, open_image, to_rgb
-from runner.data.stored import StoredImage
-from runner.errors import InvalidDatasetError
+from runner.base.errors import InvalidDatasetError
+from runner.data.images import decode, jpeg
+from runner.data.images.decode import decode_image, open_image, to_rgb
+from runner.data.images.stored import StoredImage
 
 
 def scene(width: int, height: int, mode: str = "RGB") -> Image.Image:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.data import keeping
-from runner.data.index import scan_class_folders
-from runner.data.keeping import decide_keeping
+from runner.base.errors import InvalidDatasetError
+from runner.config.schema.data import DataConfig
+from runner.data.cache import keeping
+from runner.data.cache.keeping import decide_keeping
 from runner.data.source import FolderSource, Labels
-from runner.data.synthetic import SyntheticSource
-from runner.errors import InvalidDatasetError
-from runner.schema.data import DataConfig
+from runner.data.sources.index import scan_class_folders
+from runner.data.sources.synthetic import SyntheticSource
 
 RESIZE, CROP = {"name": "resize", "size": 40}, {"name": "random_crop", "size": 32}
 FLIP, RESIZED_CROP = {"name": "random_horizontal_flip"}, {"name": "random_resized_crop", "size": 32}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.data.labelled import open_class_folders, relabelled
-from runner.errors import InvalidDatasetError
+from runner.base.errors import InvalidDatasetError
+from runner.data.sources.labelled import open_class_folders, relabelled
 
 
 @pytest.fixture

@@ -20,18 +20,18 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from runner.data import loader as loader_module
-from runner.data.batch import Batch
-from runner.data.loader import EvalBatches, TrainBatches
-from runner.data.order import epoch_order
-from runner.data.paths import resolve_paths
-from runner.data.prepare import Preparation
+from runner.base.errors import DeviceError, InvalidDatasetError
+from runner.config.schema.data import DataConfig
+from runner.data.images.stored import DecodedImage, StoredImage
+from runner.data.images.transforms import as_tensor, eval_transform, train_transform
+from runner.data.loader import loader as loader_module
+from runner.data.loader.batch import Batch
+from runner.data.loader.loader import EvalBatches, TrainBatches
+from runner.data.loader.order import epoch_order
+from runner.data.loader.prepare import Preparation
 from runner.data.source import Labels
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits
-from runner.data.stored import DecodedImage, StoredImage
-from runner.data.transforms import as_tensor, eval_transform, train_transform
-from runner.errors import DeviceError, InvalidDatasetError
-from runner.schema.data import DataConfig
 
 WORKERS = [0, 1, 3]
 CPU = torch.device("cpu")
@@ -430,7 +430,7 @@ def test_a_loader_process_that_dies_while_it_hands_over_a_batch_is_named(
         raise sign
         yield
 
-    monkeypatch.setattr("runner.data.loader._started", started)
+    monkeypatch.setattr("runner.data.loader.loader._started", started)
     with pytest.raises(DeviceError, match=r"images died \(while it handed over a batch: .*data.workers"):
         list(train_batches(workers=1).stream(0, 0, 1))
     with pytest.raises(type(sign)):

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.allocator import freed_memory_kept
-from runner.data.loader import TrainBatches
-from runner.data.synthetic import SyntheticSource
-from runner.data.transforms import pipeline_of
+from runner.base.allocator import freed_memory_kept
+from runner.data.images.transforms import pipeline_of
+from runner.data.loader.loader import TrainBatches
+from runner.data.sources.synthetic import SyntheticSource
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="senders of signals are told apart on Linux only")
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="senders of sign
 PROGRAM = """
 import sys
 import numpy as np
-from runner.data.loader import TrainBatches
-from runner.data.synthetic import SyntheticSource
-from runner.data.transforms import pipeline_of
+from runner.data.loader.loader import TrainBatches
+from runner.data.sources.synthetic import SyntheticSource
+from runner.data.images.transforms import pipeline_of
 source = SyntheticSource(np.zeros((4, 8, 8, 3), np.uint8), np.zeros(10**6, np.int64))
 stream = TrainBatches(source, pipeline_of(()), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep",
                       workers=2, pin_memory=False).stream(0, 0, 1)

@@ -10,12 +10,12 @@ from pydantic import TypeAdapter
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
-from runner.data import on_device
-from runner.data.batch import BadImage, Batch, Request
-from runner.data.batched import BatchedTransforms, parted
-from runner.data.on_device import DeviceImages, load_onto
-from runner.errors import DeviceError
-from runner.schema.transforms import Transform
+from runner.base.errors import DeviceError
+from runner.config.schema.transforms import Transform
+from runner.data.cache import on_device
+from runner.data.cache.on_device import DeviceImages, load_onto
+from runner.data.images.batched import BatchedTransforms, parted
+from runner.data.loader.batch import BadImage, Batch, Request
 
 NUM_IMAGES, SIDE = 40, 12
 CPU = torch.device("cpu")

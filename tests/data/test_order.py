@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from runner.data.order import Slice, TrainPlan, epoch_order, eval_batch
+from runner.data.loader.order import Slice, TrainPlan, epoch_order, eval_batch
 
 
 def plan(num_samples: int, batch_size: int, world_size: int = 1, last_batch: str = "keep") -> TrainPlan:

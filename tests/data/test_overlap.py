@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.data.overlap import find_same_places
-from runner.data.paths import resolve_paths
+from runner.base.errors import InvalidDatasetError
+from runner.config.schema.data import DataConfig
+from runner.data.sources.overlap import find_same_places
+from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Inspection, inspect
-from runner.errors import InvalidDatasetError
-from runner.schema.data import DataConfig
 
 
 @pytest.fixture

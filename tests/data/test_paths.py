@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.data.paths import cache_folder, resolve_paths
-from runner.errors import ConfigError, InvalidDatasetError
-from runner.schema.data import DataConfig
+from runner.base.errors import ConfigError, InvalidDatasetError
+from runner.config.schema.data import DataConfig
+from runner.data.sources.paths import cache_folder, resolve_paths
 
 Make = Callable[..., DataConfig]
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data import pixel_cache
-from runner.data.pixel_cache import CachedSource, PixelCache, cached
-from runner.data.room import NoRoomError
+from runner.base.errors import InvalidDatasetError
+from runner.data.cache import pixel_cache
+from runner.data.cache.pixel_cache import CachedSource, PixelCache, cached
+from runner.data.cache.room import NoRoomError
+from runner.data.images.stored import DecodedImage
 from runner.data.source import Labels
-from runner.data.stored import DecodedImage
-from runner.errors import InvalidDatasetError
 
 
 @dataclass

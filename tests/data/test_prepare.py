@@ -20,12 +20,12 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from runner.data import decode
-from runner.data.decode import open_image
-from runner.data.prepare import Outcome, prepared
-from runner.data.stored import DecodedImage, Pixels, StoredImage
-from runner.data.transforms import Pipeline, as_tensor, pipeline_of
-from runner.schema.transforms import Transform
+from runner.config.schema.transforms import Transform
+from runner.data.images import decode
+from runner.data.images.decode import open_image
+from runner.data.images.stored import DecodedImage, Pixels, StoredImage
+from runner.data.images.transforms import Pipeline, as_tensor, pipeline_of
+from runner.data.loader.prepare import Outcome, prepared
 
 CROP = {"name": "random_resized_crop", "size": 16}
 FLIP = {"name": "random_horizontal_flip"}

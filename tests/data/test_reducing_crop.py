@@ -9,10 +9,10 @@ import torch
 from PIL import Image, ImageFilter
 from pydantic import TypeAdapter
 
-from runner.data.decode import open_image
-from runner.data.reducing_crop import ReducingCrop
-from runner.data.transforms import Pipeline, as_tensor
-from runner.schema.transforms import RandomResizedCrop, Transform
+from runner.config.schema.transforms import RandomResizedCrop, Transform
+from runner.data.images.decode import open_image
+from runner.data.images.reducing_crop import ReducingCrop
+from runner.data.images.transforms import Pipeline, as_tensor
 
 SIZE = 32
 LIST = [{"name": "random_resized_crop", "size": SIZE}, {"name": "random_horizontal_flip"}]

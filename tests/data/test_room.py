@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.data import room
-from runner.data.room import NoRoomError, folder_unasked, folder_with_room, leaves_enough
+from runner.data.cache import room
+from runner.data.cache.room import NoRoomError, folder_unasked, folder_with_room, leaves_enough
 
 Usage = namedtuple("Usage", "total used free")
 MIB = 2**20

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.data.paths import resolve_paths
-from runner.data.splits import combined, inspect, open_splits
-from runner.errors import (
+from runner.base.errors import (
     ConfigError,
     InvalidDatasetError,
     NotLabeledDatasetError,
@@ -20,7 +18,9 @@ from runner.errors import (
     Problem,
     RunnerError,
 )
-from runner.schema.data import DataConfig
+from runner.config.schema.data import DataConfig
+from runner.data.sources.paths import resolve_paths
+from runner.data.splits import combined, inspect, open_splits
 
 Make = Callable[..., DataConfig]
 Write = Callable[..., Path]
@@ -213,8 +213,8 @@ def test_errors_are_combined(errors: list[RunnerError], kind: type[RunnerError],
 def test_a_folder_is_opened_without_torch(tmp_path: Path, write_images: Write, data_config: Make) -> None:
     write_images(tmp_path / "train", {"ant": 4, "bee": 4})
     code = (
-        "import sys; from pydantic import TypeAdapter; from runner.schema.data import DataConfig\n"
-        "from runner.data.paths import resolve_paths; from runner.data.splits import open_splits\n"
+        "import sys; from pydantic import TypeAdapter; from runner.config.schema.data import DataConfig\n"
+        "from runner.data.sources.paths import resolve_paths; from runner.data.splits import open_splits\n"
         "splits = open_splits(resolve_paths(TypeAdapter(DataConfig).validate_json(sys.argv[1])), 1)\n"
         "print(len(splits.train), [name for name in ('torch', 'sklearn') if name in sys.modules])"
     )

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from runner.config.schema.data import DataConfig
 from runner.data.source import Opened
-from runner.data.synthetic import open_synthetic
-from runner.schema.data import DataConfig
+from runner.data.sources.synthetic import open_synthetic
 
 
 def opened(data_config: Callable[..., DataConfig], seed: int = 1, **values: int) -> Opened:

@@ -16,13 +16,13 @@ import torchvision
 from PIL import Image
 from scipy.io import savemat
 
-from runner.data import torchvision as torchvision_module
-from runner.data.paths import resolve_paths
+from runner.base.errors import InvalidDatasetError
+from runner.config.schema.data import DataConfig, TorchvisionDatasetName
 from runner.data.source import ImageSource
+from runner.data.sources import torchvision as torchvision_module
+from runner.data.sources.paths import resolve_paths
+from runner.data.sources.torchvision import open_torchvision
 from runner.data.splits import open_splits
-from runner.data.torchvision import open_torchvision
-from runner.errors import InvalidDatasetError
-from runner.schema.data import DataConfig, TorchvisionDatasetName
 
 # Label 0 is dark, label 1 is bright.
 LABELS = {"train": [0, 1, 1], "test": [0, 1], "val": [1, 0]}

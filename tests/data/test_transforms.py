@@ -12,7 +12,9 @@ from pydantic import TypeAdapter
 from torchvision import models
 from torchvision.transforms import v2
 
-from runner.data.transforms import (
+from runner.config.schema.data import DataConfig
+from runner.config.schema.transforms import Normalize, Transform
+from runner.data.images.transforms import (
     Normalizer,
     PackagedTransform,
     as_tensor,
@@ -21,8 +23,6 @@ from runner.data.transforms import (
     pipeline_of,
     train_transform,
 )
-from runner.schema.data import DataConfig
-from runner.schema.transforms import Normalize, Transform
 
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 

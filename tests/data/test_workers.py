@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.data.workers import resolve_workers
+from runner.data.loader.workers import resolve_workers
 
 
 @pytest.mark.parametrize(

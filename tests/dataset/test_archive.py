@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.dataset.archive import Limits, list_tar, list_zip, read_tar, read_zip
-from runner.errors import InvalidDatasetError
+from runner.base.errors import InvalidDatasetError
+from runner.tools.dataset.archive import Limits, list_tar, list_zip, read_tar, read_zip
 
 LIMITS = Limits(max_expansion=100, max_unpacked_gib=1)
 NOISE = bytes(range(256)) * 40

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.dataset.coco import NO_ANNOTATION, SEVERAL_LABELS, read_coco
-from runner.errors import InvalidDatasetError, NotLabeledDatasetError
+from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError
+from runner.tools.dataset.coco import NO_ANNOTATION, SEVERAL_LABELS, read_coco
 
 TREE = {
     "images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "d/2.jpg"}, {"id": 3, "file_name": "3.jpg"}],

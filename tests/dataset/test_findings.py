@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.dataset.examine import Facts, Task
-from runner.dataset.findings import collect, judge, to_quarantine
+from runner.tools.dataset.examine import Facts, Task
+from runner.tools.dataset.findings import collect, judge, to_quarantine
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.data.index import NO_CLASS
-from runner.dataset.layout import NO_SPLIT, Place, class_folders, lay_out, output_paths, reason_to_leave_out
-from runner.errors import InvalidDatasetError
+from runner.base.errors import InvalidDatasetError
+from runner.data.sources.index import NO_CLASS
+from runner.tools.dataset.layout import NO_SPLIT, Place, class_folders, lay_out, output_paths, reason_to_leave_out
 
 
 @pytest.mark.parametrize("wrapper", ["", "photos/", "a/b/c/"])

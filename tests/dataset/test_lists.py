@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.data.rows import Columns
-from runner.dataset.lists import read_list, refuse_special, sizes_of
-from runner.errors import ConfigError, InvalidDatasetError
+from runner.base.errors import ConfigError, InvalidDatasetError
+from runner.data.sources.rows import Columns
+from runner.tools.dataset.lists import read_list, refuse_special, sizes_of
 
 PATH_AND_LABEL = Columns(path="path", label="label")
 

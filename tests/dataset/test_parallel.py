@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from runner.dataset.parallel import in_parallel, num_workers
-from runner.errors import DeviceError
+from runner.base.errors import DeviceError
+from runner.tools.dataset.parallel import in_parallel, num_workers
 
 
 def double(number: int) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.dataset.staging import new_folder
-from runner.errors import OutputError
+from runner.base.errors import OutputError
+from runner.tools.dataset.staging import new_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ def test_a_place_that_is_taken_meanwhile_stays_as_it_is(tmp_path):
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path, name):
     output = tmp_path / name
     code = (
-        "import sys, time; from pathlib import Path; from runner.dataset.staging import new_folder\n"
+        "import sys, time; from pathlib import Path; from runner.tools.dataset.staging import new_folder\n"
         "with new_folder(Path(sys.argv[1])) as folder:\n"
         "    (folder / 'half').write_text('x'); print('ready', flush=True); time.sleep(600)"
     )

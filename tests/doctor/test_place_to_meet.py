@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from runner.conf_folder import CONF_DIR
-from runner.doctor import meeting
-from runner.doctor.meeting import check_rendezvous
-from runner.errors import LaunchError
-from runner.schema.dist import DistConfig
+from runner.base.errors import LaunchError
+from runner.config.conf_folder import CONF_DIR
+from runner.config.schema.dist import DistConfig
+from runner.tools.doctor import meeting
+from runner.tools.doctor.meeting import check_rendezvous
 
 
 def dist(rendezvous: str | None) -> DistConfig:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.data import memory
-from runner.data.memory import available_memory
-from runner.doctor import surroundings
-from runner.doctor.surroundings import Load, check_cores, check_disk, check_open_files
-from runner.doctor.surroundings import check_shared_memory as check_shm
-from runner.errors import DeviceError, OutputError
-from runner.schema.data import SyntheticData
+from runner.base.errors import DeviceError, OutputError
+from runner.config.schema.data import SyntheticData
+from runner.data.cache import memory
+from runner.data.cache.memory import available_memory
+from runner.tools.doctor import surroundings
+from runner.tools.doctor.surroundings import Load, check_cores, check_disk, check_open_files
+from runner.tools.doctor.surroundings import check_shared_memory as check_shm
 
 Usage = namedtuple("Usage", "total used free")
 

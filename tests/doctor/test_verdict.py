@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from runner import load_config
-from runner.device import Precision
-from runner.doctor import trial, verdict
-from runner.doctor.surroundings import Load
-from runner.doctor.trial import Bench, Pace
-from runner.errors import DeviceError, InvalidDatasetError, StoppedOnRequest
-from runner.plan.mode import LaunchPlan
-from runner.preflight import preflight
-from runner.schema.calls import DoctorRules
+from runner.base.errors import DeviceError, InvalidDatasetError, StoppedOnRequest
+from runner.config.schema.calls import DoctorRules
+from runner.dist.device import Precision
+from runner.launch.mode import LaunchPlan
+from runner.launch.preflight import preflight
+from runner.tools.doctor import trial, verdict
+from runner.tools.doctor.surroundings import Load
+from runner.tools.doctor.trial import Bench, Pace
 
 RULES = DoctorRules(measure=True, seconds=1.0, compile=False)
 GIB = 2**30
@@ -179,7 +179,7 @@ def test_a_stop_is_no_finding(bench, monkeypatch):
 
 @pytest.mark.gpu
 def test_a_gpu_is_tried_and_the_batch_that_would_fit_is_said(tiny):
-    from runner.doctor.examine import examine
+    from runner.tools.doctor.examine import examine
 
     report = examine(load_config(tiny("trainer.device=cuda", "trainer.precision=auto")), RULES)
     found = {finding.topic: finding for finding in report.findings}
@@ -190,7 +190,7 @@ def test_a_gpu_is_tried_and_the_batch_that_would_fit_is_said(tiny):
 
 
 def test_a_cpu_without_bf16_is_told_that_it_is_emulated(monkeypatch):
-    from runner.doctor.hardware import check_precision
+    from runner.tools.doctor.hardware import check_precision
 
     for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False)
@@ -212,7 +212,7 @@ def test_what_has_no_deterministic_form_is_named(bench, monkeypatch):
 
 
 def test_a_driver_that_does_not_answer_is_unknown(monkeypatch):
-    from runner.doctor import hardware
+    from runner.tools.doctor import hardware
 
     def hang(command: list[str], **options: object) -> None:
         raise subprocess.TimeoutExpired(command, 10)

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.data.synthetic import SyntheticSource
-from runner.errors import CheckpointError, OutputError
+from runner.base.errors import CheckpointError, OutputError
+from runner.data.sources.synthetic import SyntheticSource
 from runner.evaluation.confusion import Confusion
 from runner.evaluation.files import check_free, write_evaluation
 from runner.evaluation.measures import of_classes
 from runner.evaluation.picture import confusion_png
 from runner.evaluation.subject import Subject
-from runner.report.confusion import confusions
+from runner.tools.report.confusion import confusions
 
 SUBJECT = Subject(split="val", data={"root": "a"}, weights={"sha256": "1"})
 

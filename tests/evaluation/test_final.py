@@ -9,12 +9,12 @@ import math
 import pytest
 
 import runner
-from runner.attempt import Attempt
-from runner.errors import InvalidDatasetError, StoppedOnRequest
-from runner.evaluation import final
+from runner.base.errors import InvalidDatasetError, StoppedOnRequest
+from runner.config.saved import load_saved
 from runner.launch import launch
-from runner.preflight import preflight
-from runner.saved import load_saved
+from runner.launch.preflight import preflight
+from runner.training import final
+from runner.training.attempt import Attempt
 from tests.conftest import AWKWARD_CLASSES, SMALL_NET
 
 SMALL = (*SMALL_NET, "trainer.epochs=1")

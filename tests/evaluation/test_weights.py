@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from runner.checkpoint import CheckpointStore
-from runner.errors import CheckpointError
+from runner.base.errors import CheckpointError
 from runner.evaluation.weights import choose_weights
+from runner.run.checkpoint import CheckpointStore
 from runner.trainer.progress import Best, Progress
 
 FIRST, LAST = "0001-00000005", "0002-00000010"

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from runner.errors import ExportError, InvalidDatasetError
-from runner.export.agreement import ValidationImages, compare
+from runner.base.errors import ExportError, InvalidDatasetError
+from runner.tools.export.agreement import ValidationImages, compare
 
 
 class Numbered:

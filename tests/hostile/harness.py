@@ -237,9 +237,9 @@ def _watch_starts() -> None:
 
 def _carry_out(argv: list[str], report: Callable[[str, str], None]) -> int:
     import runner
-    from runner import console
     from runner.__main__ import main
-    from runner.errors import RunnerError
+    from runner.base import console
+    from runner.base.errors import RunnerError
 
     _nothing_is_trained(argv[0])
     if argv[0] not in ("load_model", "load_config"):
@@ -259,9 +259,9 @@ def _carry_out(argv: list[str], report: Callable[[str, str], None]) -> int:
 def _nothing_is_trained(command: str) -> None:
     """What counts is what comes before a training; only `resume` goes on, as it reads what lies in the folder."""
     import runner.launch
-    import runner.report
+    import runner.tools.report
     from runner.launch.submitted import Submission
 
-    runner.report.explain_end = lambda *_: None  # `report` draws it in inputs of its own
+    runner.tools.report.explain_end = lambda *_: None  # `report` draws it in inputs of its own
     if command not in ("resume", "evaluate"):
         runner.launch.launch = lambda *_, **__: Submission(job_id="0", run_dir=Path())

@@ -133,7 +133,7 @@ def table() -> Iterator[Input]:
 
 
 def _planted(handler: Callable[[], object]) -> None:
-    from runner import front_door
+    from runner.cli import front_door
 
     def run(_: object) -> int:
         handler()

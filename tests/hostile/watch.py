@@ -174,7 +174,7 @@ class Watch:
 
     def _popen(self, program: Any, argv: Any, *_: Any) -> str | None:
         words = [os.fsdecode(word) for word in ([argv] if isinstance(argv, str | bytes) else argv)]
-        if words[0] == "git" and _comes_through(str(ROOT / "runner/provenance.py")):
+        if words[0] == "git" and _comes_through(str(ROOT / "runner/run/provenance.py")):
             return None
         return self._own_process(words)
 
@@ -182,7 +182,7 @@ class Watch:
         """A process of a training of ours: what was to be judged is over."""
         words = [os.fsdecode(word) for word in argv]
         if words[0] == sys.executable and _comes_through(
-            str(ROOT / "runner/launch/elastic.py"), str(ROOT / "runner/sweep/pool.py")
+            str(ROOT / "runner/launch/elastic.py"), str(ROOT / "runner/tools/sweep/pool.py")
         ):
             self._report("launched", " ".join(words))
             os._exit(0)

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 import runner
-from runner.data.reducing_crop import ReducingCrop
+from runner.data.images.reducing_crop import ReducingCrop
 
 OF_FILES = ("data=folder", "trainer.epochs=3")
 CROPS = "data.train_transforms=[{name: resize, size: 32}, {name: center_crop, size: 32}, {name: random_crop, size: 32, padding: 4}, {name: random_horizontal_flip}]"  # noqa: E501 - an override
@@ -67,7 +67,7 @@ def test_no_image_is_decoded_twice(
 
     opened: list[str] = []
     monkeypatch.setattr(source, "open_image", lambda path, most: opened.append(path) or open_image(path, most))
-    open_image = runner.data.decode.open_image
+    open_image = runner.data.images.decode.open_image
     train(f"data.cache={cache}")
     for split, count in (("train", 20), ("val", 14)):
         paths = [path for path in opened if f"/{split}/" in path]
@@ -82,7 +82,7 @@ def test_by_default_the_images_of_evaluation_are_decoded_once(
 
     opened: list[str] = []
     monkeypatch.setattr(source, "open_image", lambda path, most: opened.append(path) or open_image(path, most))
-    open_image = runner.data.decode.open_image
+    open_image = runner.data.images.decode.open_image
     kept = train()
     assert len([path for path in opened if "/val/" in path]) <= 14 + 1
     opened.clear()
@@ -154,7 +154,7 @@ def test_what_becomes_of_the_images_is_said_and_changes_no_pixel(
     for png in photos.rglob("*.png"):
         write_image(png.with_suffix(".jpg"), seed=1, size=(300, 200))
         png.unlink()
-    monkeypatch.setattr("runner.data.room.available_memory", lambda: free)
+    monkeypatch.setattr("runner.data.cache.room.available_memory", lambda: free)
     run_dir = train()
     assert told in (run_dir / "logs" / "rank_0.log").read_text()
     assert_same(run_dir, train("data.cache=none", "data.jpeg_reduction=none"))

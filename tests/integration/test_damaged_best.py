@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from runner.checkpoint import CheckpointStore
-from runner.files import sha256_of
+from runner.base.files import sha256_of
+from runner.run.checkpoint import CheckpointStore
 from tests.conftest import SMALL_NET, TINY
 
 # Nothing is learnt, so the first epoch stays the best.

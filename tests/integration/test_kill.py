@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.checkpoint import CheckpointStore
-from runner.files import sha256_of
+from runner.base.files import sha256_of
+from runner.run.checkpoint import CheckpointStore
 from tests.conftest import ROOT
 
 EPOCHS, STEPS = 4, 6  # steps of each epoch

@@ -21,8 +21,8 @@ import safetensors.torch
 from PIL import Image
 
 import runner
-from runner.checkpoint import CheckpointStore
-from runner.files import sha256_of
+from runner.base.files import sha256_of
+from runner.run.checkpoint import CheckpointStore
 from tests.conftest import ROOT, SMALL_NET, TINY
 from tests.made_package import make_package
 

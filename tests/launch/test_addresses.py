@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from runner.errors import LaunchError
+from runner.base.errors import LaunchError
 from runner.launch import addresses
 from runner.launch.addresses import ANY, find_endpoint, interface_of, keep_to, loopback_interface, network_id
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import runner
-from runner.attempt import Attempt
-from runner.errors import OutputError
+from runner.base.errors import OutputError
 from runner.launch import elastic
+from runner.launch.preflight import Ready, preflight
 from runner.launch.started import Outcome
-from runner.preflight import Ready, preflight
+from runner.training.attempt import Attempt
 
 PIPE_BYTES = 4096  # of the smallest pipes of Linux; they usually hold 16 times as much
 

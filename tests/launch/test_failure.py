@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from torch.distributed import DistBackendError
 
-from runner.errors import RankLostError
+from runner.base.errors import RankLostError
 from runner.launch.failure import as_lost_peer, correct_record, record_failure
-from runner.run_folder import RunFolder, read_record
+from runner.run.run_folder import RunFolder, read_record
 
 WHERE = "NCCL error in: /src/ProcessGroupNCCL.cpp:3690, {}, NCCL version 2.27.5\n"
 CLOSED = (

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.checkpoint import CheckpointStore
 from runner.launch.grace import grace_seconds
+from runner.run.checkpoint import CheckpointStore
 from tests.conftest import ROOT
 
 # A save that waits for a disk for ever; and a step that hangs in C code, where Python runs no handler of a signal.
 HANGING = {
     "save": """
-from runner.checkpoint import CheckpointStore
+from runner.run.checkpoint import CheckpointStore
 save = CheckpointStore.save
 def hang(store, name, *rest):
     if name.startswith("0001"):

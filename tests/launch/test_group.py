@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from runner.errors import InvalidDatasetError, LaunchError
+from runner.base.errors import InvalidDatasetError, LaunchError
 from runner.launch.group import Facts, check_in, meet
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import OutputError
+from runner.base.errors import OutputError
 from runner.launch.handed import Handed
 
 VALUE = {"labels": list(range(50_000)), "folder": Path("photos")}

@@ -11,10 +11,10 @@ import pytest
 import torch.distributed
 
 import runner
-from runner.errors import LaunchError
+from runner.base.errors import LaunchError
 from runner.launch import group, machines
 from runner.launch.machines import meet_machines, one_machine
-from runner.plan.mode import choose_launch
+from runner.launch.mode import choose_launch
 
 
 def free_port():

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 import runner
-from runner.errors import ConfigError, LaunchError
+from runner.base.errors import ConfigError, LaunchError
+from runner.launch import mode
+from runner.launch.mode import choose_launch
+from runner.launch.preflight import preflight
 from runner.launch.submitted import submit
-from runner.plan import mode
-from runner.plan.mode import choose_launch
-from runner.preflight import preflight
 
 # Keeps the script that it is given, and answers like sbatch.
 SBATCH = """#!/bin/sh
@@ -253,7 +253,7 @@ def test_no_value_of_a_saved_config_is_a_line_of_the_job(sbatch, tiny, tmp_path,
 
 
 def test_a_run_at_work_is_not_submitted_again(sbatch, tiny, tmp_path):
-    from runner.attempt import Attempt
+    from runner.training.attempt import Attempt
 
     sbatch()
     folder = tmp_path / "run"
@@ -265,5 +265,5 @@ def test_a_run_at_work_is_not_submitted_again(sbatch, tiny, tmp_path):
         stdout=subprocess.PIPE,
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"\n"
-        with pytest.raises(runner.errors.OutputError, match="another process"):
+        with pytest.raises(runner.base.errors.OutputError, match="another process"):
             submit(ready, folder, Attempt(is_resumed=True))

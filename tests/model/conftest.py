@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from runner.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TorchvisionConfig
+from runner.config.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TorchvisionConfig
 from tests.made_package import make_package
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torchvision import models
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
+from runner.config.schema.model import DenseNetName, ResNetName
 from runner.model import build_architecture
-from runner.schema.model import DenseNetName, ResNetName
 
 
 @pytest.mark.parametrize("name", get_args(ResNetName))

@@ -5,7 +5,7 @@ import safetensors.torch
 import torch
 from torchvision import models
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
 from runner.model import WeightsPreprocessing, build_model, weights_preprocessing
 
 IMAGENET = WeightsPreprocessing(

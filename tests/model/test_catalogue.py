@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from torchvision import models
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
+from runner.config.schema.model import WEIGHTS_OF
 from runner.model import WeightsPreprocessing, weights_preprocessing
 from runner.model.catalogue import check_classifier_name, torchvision_weights
-from runner.schema.model import WEIGHTS_OF
 
 
 @pytest.mark.parametrize("name", WEIGHTS_OF)

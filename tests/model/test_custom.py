@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
 from runner.model import build_architecture, build_model
 
 MODULE = "model_zoo_of_a_test"

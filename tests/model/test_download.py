@@ -12,7 +12,7 @@ import pytest
 import torch
 from torchvision.models import ResNet18_Weights
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
 from runner.model.download import cached_path, fetch
 
 WEIGHTS = ResNet18_Weights.IMAGENET1K_V1

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torchvision import models
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
 from runner.model.fit import load_into
 from runner.model.state_dict import StateDict
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torchvision import models
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
 from runner.model import build_architecture, check_model, head_of
 from runner.model.head import find_head_name
 

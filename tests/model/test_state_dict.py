@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torchvision import models
 
-from runner.errors import InvalidModelError
+from runner.base.errors import InvalidModelError
 from runner.model import with_versions
 from runner.model.state_dict import read_weights_file
 
@@ -271,8 +271,8 @@ def test_names_of_tensors_are_text(tmp_path, key):
 def test_numbers_of_another_kind_do_not_fit(tmp_path):
     from torchvision import models
 
+    from runner.config.schema.model import TorchvisionConfig
     from runner.model.build import build_model
-    from runner.schema.model import TorchvisionConfig
 
     state = models.shufflenet_v2_x0_5(num_classes=3).state_dict()
     path = write(tmp_path / "w.pth", {**state, "fc.bias": torch.zeros(3, dtype=torch.int64)})

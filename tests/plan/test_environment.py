@@ -1,8 +1,8 @@
 import pytest
 
 import runner
-from runner.errors import LaunchError
-from runner.plan.environment import adopted_place, first_host, meeting_of
+from runner.base.errors import LaunchError
+from runner.launch.environment import adopted_place, first_host, meeting_of
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
 OPEN_MPI = {

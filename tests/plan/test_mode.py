@@ -1,11 +1,11 @@
 import pytest
 
 import runner
-from runner.errors import InvalidDatasetError, LaunchError
-from runner.plan import mode
-from runner.plan.environment import adopted_place
-from runner.plan.mode import choose_launch
-from runner.preflight import preflight
+from runner.base.errors import InvalidDatasetError, LaunchError
+from runner.launch import mode
+from runner.launch.environment import adopted_place
+from runner.launch.mode import choose_launch
+from runner.launch.preflight import preflight
 from tests.plan.test_environment import OPEN_MPI, TORCHRUN
 
 

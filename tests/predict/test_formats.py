@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from runner.errors import ConfigError, MissingPackageError
-from runner.predict.formats import SUFFIXES, Scored, columns, format_of
+from runner.base.errors import ConfigError, MissingPackageError
+from runner.tools.predict.formats import SUFFIXES, Scored, columns, format_of
 
 COLUMNS = columns(["a", 'b\n"x'], has_labels=True)
 

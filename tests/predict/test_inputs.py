@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from runner.errors import InvalidDatasetError
-from runner.predict.inputs import read_inputs
+from runner.base.errors import InvalidDatasetError
+from runner.tools.predict.inputs import read_inputs
 
 CLASSES = ("ant", "bee")
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from runner.report.write import write_report
+from runner.tools.report.write import write_report
 from tests.made_runs import make_run_on_photos
 from tests.report.test_write import NASTY
 

@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 import runner
-from runner.errors import CheckpointError
-from runner.report.write import render, write_report
-from runner.runs.past import read_run
+from runner.base.errors import CheckpointError
+from runner.tools.report.write import render, write_report
+from runner.tools.runs.past import read_run
 from tests.made_runs import SMALL, make_run, make_run_on_photos, row
 
 NASTY = ("<script>alert(1)<", "🐜 ants & bees", '\'"; x="y')
@@ -140,7 +140,7 @@ def test_each_run_ends_with_its_report_and_none_fails_for_it(tmp_path, monkeypat
     def full(*_):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("runner.report.write.write_report", full)
+    monkeypatch.setattr("runner.tools.report.write.write_report", full)
     run_dir = runner.fit(config).run_dir
     assert json.loads((run_dir / "run.json").read_text())["status"] == "completed"
     assert "the report can't be written: OSError: no space left on device" in caplog.text

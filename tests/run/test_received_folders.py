@@ -16,10 +16,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import runner
-from runner.commands import evaluate, export, predict, report, resume, runs_diff, runs_list, runs_repeat
-from runner.errors import CheckpointError, ConfigError, InvalidDatasetError, InvalidModelError, RunnerError
-from runner.files import sha256_of
-from runner.runs.find import sum_up
+from runner.base.errors import CheckpointError, ConfigError, InvalidDatasetError, InvalidModelError, RunnerError
+from runner.base.files import sha256_of
+from runner.cli.commands import evaluate, export, predict, report, resume, runs_diff, runs_list, runs_repeat
+from runner.tools.runs.find import sum_up
 from tests.conftest import SMALL_NET
 from tests.made_runs import make_run, row
 
@@ -302,7 +302,7 @@ def test_more_classes_than_the_weights_have_take_no_memory(received):
 @pytest.fixture
 def overflowing(monkeypatch) -> None:
     """Weights that are finite, and scores that are not, of the first image of each batch."""
-    from runner import assemble_trained
+    from runner.training import assemble_trained
 
     load = assemble_trained.load_weights
 

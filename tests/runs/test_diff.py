@@ -1,5 +1,5 @@
-from runner.runs.diff import differences
-from runner.runs.past import read_run
+from runner.tools.runs.diff import differences
+from runner.tools.runs.past import read_run
 from tests.made_runs import make_run, row
 
 

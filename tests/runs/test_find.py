@@ -1,6 +1,6 @@
 import json
 
-from runner.runs.find import experiment_of, find_runs, select, sum_up
+from runner.tools.runs.find import experiment_of, find_runs, select, sum_up
 from tests.made_runs import make_run, record
 
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from runner.errors import CheckpointError
-from runner.runs.past import describe_metric, describe_seconds, elapsed_seconds, read_rows, read_run, status_of
+from runner.base.errors import CheckpointError
+from runner.tools.runs.past import describe_metric, describe_seconds, elapsed_seconds, read_rows, read_run, status_of
 from tests.made_runs import make_run, record, row
 
 

@@ -1,4 +1,4 @@
-from runner.runs.table import as_table
+from runner.tools.runs.table import as_table
 
 
 def test_columns_line_up_with_wide_letters_and_show_control_characters():

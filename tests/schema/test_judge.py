@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.compose import Job, compose_jobs
-from runner.errors import ConfigError, Problem
-from runner.schema.judge import judge, known_keys
+from runner.base.errors import ConfigError, Problem
+from runner.config.compose import Job, compose_jobs
+from runner.config.schema.judge import judge, known_keys
 
 # One option for each variant of each group.
 VARIANTS = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.library import load_config
-from runner.sweep.folder import SweepFolder, Trial
+from runner.tools.sweep.folder import SweepFolder, Trial
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import TypeAdapter
 
-from runner.errors import ConfigError
-from runner.schema.sweep import Space
-from runner.sweep.axes import Axis, Bell, Between, Choices, as_typed, axes_of, bounds
+from runner.base.errors import ConfigError
+from runner.config.schema.sweep import Space
+from runner.tools.sweep.axes import Axis, Bell, Between, Choices, as_typed, axes_of, bounds
 
 
 def typed(*overrides: str, space: dict | None = None) -> tuple[list[str], list[Axis]]:

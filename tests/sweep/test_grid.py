@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.errors import ConfigError
-from runner.sweep.axes import Axis, Between, Choices
-from runner.sweep.grid import combinations
+from runner.base.errors import ConfigError
+from runner.tools.sweep.axes import Axis, Between, Choices
+from runner.tools.sweep.grid import combinations
 
 
 def axis(key: str, *values: str, when: dict | None = None) -> Axis:

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from runner.library import load_config
-from runner.sweep.identity import identity_of
-from runner.sweep.leaderboard import command_of, read_leaderboard, write_leaderboard
-from runner.sweep.outcome import outcome_of
-from runner.sweep.refreshed import refreshed_afterwards
+from runner.tools.sweep.identity import identity_of
+from runner.tools.sweep.leaderboard import command_of, read_leaderboard, write_leaderboard
+from runner.tools.sweep.outcome import outcome_of
+from runner.tools.sweep.refreshed import refreshed_afterwards
 
 
 def ranks(board) -> list[tuple[int, int | None]]:

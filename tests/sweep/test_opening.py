@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands.resume import run as resume
-from runner.compose import Job, compose_jobs
-from runner.errors import ConfigError, OutputError, RunnerError
-from runner.sweep.folder import SweepFolder
+from runner.base.errors import ConfigError, OutputError, RunnerError
+from runner.cli.commands.resume import run as resume
+from runner.config.compose import Job, compose_jobs
+from runner.tools.sweep.folder import SweepFolder
 
 BEGUN = ("optimizer.lr=0.1,0.2", "trainer.epochs=3")
 
@@ -34,7 +34,7 @@ def sweep(tmp_path, monkeypatch):
         compose_jobs(["-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine", *overrides], play)
         return list(trained)
 
-    monkeypatch.setattr("runner.commands.resume.train_job_of_sweep", play)
+    monkeypatch.setattr("runner.cli.commands.resume.train_job_of_sweep", play)
     return carry_out
 
 

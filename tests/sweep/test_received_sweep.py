@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from runner.commands.report import run as report
-from runner.compose import Job, compose_jobs
-from runner.errors import CheckpointError, OutputError, TrialsFailedError
-from runner.sweep.leaderboard import refresh
-from runner.sweep.outcome import epochs_of
-from runner.sweep.storage import open_storage
+from runner.base.errors import CheckpointError, OutputError, TrialsFailedError
+from runner.cli.commands.report import run as report
+from runner.config.compose import Job, compose_jobs
+from runner.tools.sweep.leaderboard import refresh
+from runner.tools.sweep.outcome import epochs_of
+from runner.tools.sweep.storage import open_storage
 
 SWEEPS = {
     "list": [],
@@ -101,7 +101,7 @@ def test_nothing_is_read_or_written_behind_a_link(folder, add_trial, tmp_path, n
     ],
 )
 def test_a_journal_of_another_form_is_damaged(folder, base_config, line):
-    from runner.schema.judge import judge
+    from runner.config.schema.judge import judge
 
     pytest.importorskip("optuna")
     study = '{"op_code": 0, "worker_id": "x", "study_name": "s", "directions": [1]}\n'
@@ -112,7 +112,7 @@ def test_a_journal_of_another_form_is_damaged(folder, base_config, line):
 
 
 def test_an_endless_journal_is_not_read(folder, base_config):
-    from runner.schema.judge import judge
+    from runner.config.schema.judge import judge
 
     pytest.importorskip("optuna")
     folder.journal.touch()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from optuna.trial import TrialState
 
-from runner.errors import ConfigError, OutputError
+from runner.base.errors import ConfigError, OutputError
 from runner.library import load_config
-from runner.sweep.axes import Axis, Bell, Between, Choices
-from runner.sweep.folder import SweepFolder
-from runner.sweep.outcome import outcome_of
-from runner.sweep.parameters import known_parameters
-from runner.sweep.samplers import SeededSampler
-from runner.sweep.storage import JournalLock
-from runner.sweep.study import Judgement, Search
+from runner.tools.sweep.axes import Axis, Bell, Between, Choices
+from runner.tools.sweep.folder import SweepFolder
+from runner.tools.sweep.outcome import outcome_of
+from runner.tools.sweep.parameters import known_parameters
+from runner.tools.sweep.samplers import SeededSampler
+from runner.tools.sweep.storage import JournalLock
+from runner.tools.sweep.study import Judgement, Search
 
 AXES = [
     Axis(key="optimizer", override="optimizer", values=Choices(values=("sgd", "adamw"))),
@@ -88,7 +88,7 @@ def test_a_search_that_was_killed_at_any_moment_proposes_what_it_would_have(samp
 
 
 def _trial(number, study_number, config):
-    from runner.sweep.folder import Trial
+    from runner.tools.sweep.folder import Trial
 
     return Trial(number=number, identity="", values={}, overrides=[], config=config, study_number=study_number)
 

@@ -5,13 +5,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from runner.commands import report
-from runner.errors import OutputError
-from runner.sweep.folder import SweepFolder
-from runner.sweep.importance import importances
-from runner.sweep.leaderboard import read_leaderboard
-from runner.sweep.page import page_of
-from runner.sweep.pictures import positions
+from runner.base.errors import OutputError
+from runner.cli.commands import report
+from runner.tools.sweep.folder import SweepFolder
+from runner.tools.sweep.importance import importances
+from runner.tools.sweep.leaderboard import read_leaderboard
+from runner.tools.sweep.page import page_of
+from runner.tools.sweep.pictures import positions
 
 
 def fill(add_trial) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from runner.library import load_config
-from runner.sweep.folder import SweepFolder, Trial
-from runner.sweep.study import Search
+from runner.tools.sweep.folder import SweepFolder, Trial
+from runner.tools.sweep.study import Search
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEP = ("sweep.dir=mine", "sweep.parallel=1")
@@ -58,7 +58,7 @@ def trial_processes(folder: Path) -> list[int]:
             words = file.read_bytes().split(b"\0")
         except OSError:
             continue  # it ended meanwhile
-        if b"runner.sweep.trial" in words and str(folder).encode() in words:
+        if b"runner.tools.sweep.trial" in words and str(folder).encode() in words:
             found.append(int(file.parent.name))
     return found
 
@@ -139,7 +139,7 @@ def test_a_policy_ends_all_processes_of_a_trial_together(tmp_path, tiny):
     folder.save(Trial(number=0, identity="", values={}, overrides=[], config=values, study_number=search.enter(1)))
     (folder.path / "0" / "logs").mkdir(parents=True)
     done = subprocess.run(
-        [sys.executable, "-m", "runner.sweep.trial", str(folder.path), "0", str(os.getpid())],
+        [sys.executable, "-m", "runner.tools.sweep.trial", str(folder.path), "0", str(os.getpid())],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.commands.resume import run as resume
-from runner.compose import Job, compose_jobs
-from runner.errors import (
+from runner.base.errors import (
     ConfigError,
     InvalidDatasetError,
     LaunchError,
@@ -20,8 +18,10 @@ from runner.errors import (
     RunnerError,
     TrialsFailedError,
 )
-from runner.sweep.folder import SweepFolder, Trial
-from runner.sweep.outcome import Outcome
+from runner.cli.commands.resume import run as resume
+from runner.config.compose import Job, compose_jobs
+from runner.tools.sweep.folder import SweepFolder, Trial
+from runner.tools.sweep.outcome import Outcome
 
 IN_PROCESS = ("-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine")
 
@@ -53,7 +53,7 @@ class Trainings:
 def trainings(tmp_path, monkeypatch) -> Trainings:
     monkeypatch.chdir(tmp_path)
     played = Trainings()
-    monkeypatch.setattr("runner.commands.resume.train_job_of_sweep", played)
+    monkeypatch.setattr("runner.cli.commands.resume.train_job_of_sweep", played)
     return played
 
 
@@ -296,7 +296,7 @@ def test_hydras_own_sweeper_and_its_parameters_in_yaml(trainings):
 
 
 def test_a_trial_that_is_over_is_read_once(trainings, monkeypatch):
-    from runner.sweep import run as sweep_run
+    from runner.tools.sweep import run as sweep_run
 
     read: list[int] = []
 

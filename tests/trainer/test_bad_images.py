@@ -15,10 +15,10 @@ from PIL import Image
 from torch import nn
 
 import runner
-from runner.data.batch import BadImage, Batch
-from runner.data.order import epoch_order
-from runner.device import Precision
-from runner.errors import InvalidDatasetError
+from runner.base.errors import InvalidDatasetError
+from runner.data.loader.batch import BadImage, Batch
+from runner.data.loader.order import epoch_order
+from runner.dist.device import Precision
 from runner.trainer.bad_images import BadImages, what_is_left
 from tests.conftest import SMALL_NET
 
@@ -145,7 +145,7 @@ def test_loss_weights_are_those_of_torch(photos, train):
     assert "balance     loss_weights: ant 1.17, bee 0.875" in (weighted / "logs/rank_0.log").read_text()
     # torch's own weighted mean of the same head on the same features.
     config = runner.load_config(["data=folder", f"data.root={root}", "model=resnet18"])
-    from runner.keyed_random import key
+    from runner.base.keyed_random import key
     from runner.model import build_architecture
 
     torch.manual_seed(key(1, "model"))

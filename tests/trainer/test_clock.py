@@ -50,7 +50,7 @@ def test_what_the_device_still_has_to_do_is_training(tiny, moment, monkeypatch):
 
         return slow
 
-    from runner.checkpoint_writer import CheckpointWriter
+    from runner.run.checkpoint_writer import CheckpointWriter
     from runner.trainer import epoch_end
     from runner.trainer.meter import Meter
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from runner.dist import single_process
-from runner.keyed_random import digest_of_samples
+from runner.base.keyed_random import digest_of_samples
+from runner.dist.collectives import single_process
 from runner.trainer.meter import Meter, Totals
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import runner
-from runner.errors import ConfigError
+from runner.base.errors import ConfigError
 from runner.trainer.mixing import Mixing, build_mixing
 
 NUM_CLASSES = 5

@@ -12,9 +12,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import runner
-from runner.device import Precision
+from runner.config.schema.optimizer import AdamWConfig, OptimizerConfig, SGDConfig
+from runner.dist.device import Precision
 from runner.optimizer import build_optimizer, named_state
-from runner.schema.optimizer import AdamWConfig, OptimizerConfig, SGDConfig
 from runner.trainer import on_cpu
 from runner.trainer.on_cpu import step_without_copies, weight_gradients_by_product
 

@@ -18,16 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import runner
-from runner.assemble import assemble
-from runner.checkpoint import CheckpointStore
-from runner.checkpoint_writer import CheckpointWriter
-from runner.device import Precision, choose_precision
-from runner.dist import single_process
-from runner.preflight import preflight
-from runner.stop import StopRequest
+from runner.base.stop import StopRequest
+from runner.dist.collectives import single_process
+from runner.dist.device import Precision, choose_precision
+from runner.launch.preflight import preflight
+from runner.run.checkpoint import CheckpointStore
+from runner.run.checkpoint_writer import CheckpointWriter
 from runner.trainer import evaluate as evaluation
 from runner.trainer import loop
 from runner.trainer.loop import Trainer
+from runner.training.assemble import assemble
 
 META = torch.device("meta")
 PICTURE, LABEL = torch.Size((8, 3, 32, 32)), torch.Size((8,))

@@ -1,0 +1,111 @@
+"""`python -m runner export run=DIR format=onnx [data. overrides]`: the model for other programs, checked."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from runner.base.console import LOGGER
+from runner.base.errors import EXIT_DONE, ConfigError, MissingPackageError, Problem
+from runner.base.files import check_new_file
+from runner.base.typed_path import typed_path
+from runner.base.within_folder import refuse_ways_out
+from runner.cli.call import read_call
+from runner.config.saved import load_saved
+from runner.config.schema import Config
+from runner.config.schema.calls import LAID_OVER, ExportCall
+from runner.config.schema.resume import changes
+from runner.data.sources.paths import resolve_paths
+from runner.data.splits import open_splits
+from runner.run.run_folder import check_writable, read_record
+from runner.tools.export import SUFFIXES, description_of
+
+_PACKAGES_OF_ONNX = ("onnx", "onnxscript", "onnxruntime")
+
+
+def run(argv: list[str]) -> int:
+    """Export the model of a run.
+
+    Raises:
+        CheckpointError: when the folder is no run folder, or the weights are missing or damaged.
+        ConfigError: when what was typed is wrong, or would change the model.
+        ExportError: when the model can't be exported, or the file does not agree with PyTorch.
+        MissingPackageError: when the extra `export` is not installed.
+        OutputError: when the output exists, or can't be written.
+        InvalidDatasetError: when the data of the run is gone; data.root=FOLDER says where it is.
+    """
+    call, overrides = read_call("export", ExportCall, argv)
+    run_dir = typed_path(call.run, "run").resolve()
+    refuse_ways_out(run_dir)
+    record = read_record(run_dir)
+    saved = load_saved(run_dir, only_reads=True)
+    config = _with_data(saved, run_dir, overrides)
+    if call.format == "onnx":
+        _require(_PACKAGES_OF_ONNX)
+    output = _output(run_dir, call)
+    splits = open_splits(resolve_paths(config.data), config.seed, may_fetch=False)
+    # Torch is imported only once all that can be told without it is good.
+    from runner.tools.export.export import Order, export  # noqa: PLC0415
+    from runner.training.assemble_trained import load_trained  # noqa: PLC0415
+
+    order = Order(
+        format=call.format,
+        output=output,
+        include_preprocessing=call.include_preprocessing,
+        min_agreement=call.min_agreement,
+        origin=_origin(run_dir, record),
+    )
+    agreement = export(load_trained(run_dir, saved, call.checkpoint, call.weights), splits.val, order)
+    if agreement.num_unreadable:
+        LOGGER.warning("%d validation images can't be read and were left out", agreement.num_unreadable)
+    LOGGER.info("exported    %s (%.1f MB)", output, output.stat().st_size / 1e6)
+    LOGGER.info(
+        "checked     %s validation images: top-1 agreement %.2f%%, largest difference %.2g where outputs reach %.2g",
+        f"{agreement.count:,}",
+        agreement.top1_agreement * 100,
+        agreement.largest_difference,
+        agreement.largest_output,
+    )
+    LOGGER.info("described   %s", description_of(output))
+    return EXIT_DONE
+
+
+def _with_data(saved: Config, run_dir: Path, overrides: list[str]) -> Config:
+    wanted = load_saved(run_dir, overrides, only_reads=True)
+    found = changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))
+    # The preprocessing belongs to the model; where the images lie does not.
+    others = [key for key, _, _ in found if key not in LAID_OVER["export"]]
+    if others:
+        message = f"the model is exported as it was trained; only {', '.join(LAID_OVER['export'])} can be changed"
+        raise ConfigError([Problem(key=key, message=message) for key in others])
+    return wanted
+
+
+def _require(packages: tuple[str, ...]) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingPackageError(
+            f"format=onnx needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            "pip install 'runner[export]'; format=torch_export needs no other package"
+        )
+
+
+def _output(run_dir: Path, call: ExportCall) -> Path:
+    """A file that can be made; the folder of the default one need not be there yet."""
+    if call.output is not None:
+        output = typed_path(call.output, "output").absolute()
+    else:
+        output = run_dir / "export" / f"model.{SUFFIXES[call.format]}"
+        if not output.parent.exists():
+            check_writable(output.parent)
+            return output
+    for file in (output, description_of(output)):
+        check_new_file(file)
+    return output
+
+
+def _origin(run_dir: Path, record: dict[str, Any]) -> dict[str, Any]:
+    # The last two parts are the run's name; the folder that holds them is of this machine.
+    git = record.get("git") or {}
+    return {"run": "/".join(run_dir.parts[-2:]), "git_commit": git.get("commit") or "", "best": record.get("best")}

@@ -1,0 +1,49 @@
+"""`python -m runner report run=DIR [output=FILE]`: one HTML file that explains a run or a sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.base.console import LOGGER
+from runner.base.errors import EXIT_DONE
+from runner.base.files import check_new_file, write_atomic
+from runner.base.typed_path import typed_path
+from runner.base.within_folder import refuse_ways_out
+from runner.cli.call import read_own
+from runner.config.schema.calls import ReportCall
+from runner.run.run_folder import read_record
+from runner.tools.report import REPORT_FILE
+from runner.tools.sweep.folder import SweepFolder, is_sweep
+
+
+def run(argv: list[str]) -> int:
+    """Write the report of a run or a sweep; the one in its folder is replaced, another file never.
+
+    Raises:
+        CheckpointError: when the folder is no run folder, or a file of it is damaged.
+        OutputError: when the report can't be written.
+    """
+    call = read_own("report", ReportCall, argv)
+    run_dir = typed_path(call.run, "run").resolve()
+    refuse_ways_out(run_dir)
+    if not is_sweep(run_dir):
+        read_record(run_dir)
+    output = run_dir / REPORT_FILE
+    if call.output is not None:
+        output = typed_path(call.output, "output").absolute()
+        check_new_file(output)
+    _write(run_dir, output)
+    LOGGER.info("report      %s (%d kB)", output, output.stat().st_size // 1000)
+    return EXIT_DONE
+
+
+def _write(folder: Path, output: Path) -> None:
+    # Drawing is imported only once there is something to draw.
+    if is_sweep(folder):
+        from runner.tools.sweep.page import page_of  # noqa: PLC0415
+
+        write_atomic(output, page_of(SweepFolder(folder)))
+    else:
+        from runner.tools.report.write import write_report  # noqa: PLC0415
+
+        write_report(folder, output)

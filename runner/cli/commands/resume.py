@@ -1,0 +1,131 @@
+"""`python -m runner resume run=DIR [overrides]`: go on in the same folder from the newest valid checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from runner.base.console import LOGGER, show
+from runner.base.errors import EXIT_DONE, ConfigError, OutputError, Problem, UsageError
+from runner.base.stop import StopRequest
+from runner.base.typed_path import typed_path
+from runner.base.within_folder import refuse_ways_out
+from runner.cli.call import read_call
+from runner.cli.commands.train import train_job_of_sweep
+from runner.config.arguments import read_command_line
+from runner.config.compose import compose_jobs
+from runner.config.saved import load_saved
+from runner.config.schema import Config
+from runner.config.schema.calls import ResumeCall
+from runner.config.schema.resume import changes, judge_changes
+from runner.config.trust import WEIGHTS, is_typed, reaches_beyond, refuse_untyped
+from runner.launch.preflight import preflight
+from runner.run.run_folder import finished_epochs, is_waiting, read_record
+from runner.tools.sweep.folder import SweepFolder, is_sweep
+from runner.training.attempt import Attempt
+
+# Keys that may give a completed run something more to do.
+_LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
+
+
+def run(argv: list[str]) -> int:
+    """Go on with a run.
+
+    Raises:
+        CheckpointError: when the folder is no run folder, or its data set has changed.
+        ConfigError: when what was typed is wrong, or changes the meaning of the run.
+        OutputError: when another process is working on the run.
+    """
+    with StopRequest() as stop:
+        return _resume(argv, stop)
+
+
+def _resume(argv: list[str], stop: StopRequest) -> int:
+    line = read_command_line(argv)
+    if line.is_multirun or line.flags:
+        raise UsageError("resume takes KEY=VALUE, and --config-dir FOLDER for a sweep that was started with it")
+    call, overrides = read_call("resume", ResumeCall, line.overrides)
+    run_dir = typed_path(call.run, "run").resolve()
+    refuse_ways_out(run_dir)
+    if is_sweep(run_dir):
+        return _resume_sweep(run_dir, overrides, line.folders)
+    if line.folders:
+        raise UsageError("--config-dir is for new runs and for sweeps; a run goes on with its saved config")
+    if is_waiting(run_dir):
+        return _begin(run_dir, load_saved(run_dir, overrides), overrides, stop)
+    record = read_record(run_dir)
+    saved, is_completed = load_saved(run_dir, only_reads=True), record["status"] == "completed"
+    if is_completed and not _is_longer(saved, load_saved(run_dir, overrides, only_reads=True)):
+        show(f"{run_dir} is already completed; its model is in {run_dir / 'model'}")
+        return EXIT_DONE
+    wanted = load_saved(run_dir, overrides)
+    notes = judge_changes(saved, wanted, finished_epochs=finished_epochs(run_dir), allow=call.resume.allow)
+    attempt = Attempt(
+        overrides=tuple(overrides),
+        is_resumed=True,
+        num_earlier=record["attempts"],
+        notes=tuple(notes),
+        may_change_data="data" in call.resume.allow,
+        may_download=is_typed(WEIGHTS, overrides),
+    )
+    _launch(run_dir, wanted, attempt, stop)
+    return EXIT_DONE
+
+
+def _begin(run_dir: Path, config: Config, overrides: list[str], stop: StopRequest) -> int:
+    """Begin a run that was prepared and no more, such as one whose job was cancelled in the queue."""
+    LOGGER.info("resumed     %s, which had not begun", run_dir)
+    attempt = Attempt(overrides=tuple(overrides), may_download=is_typed(WEIGHTS, overrides))
+    _launch(run_dir, config, attempt, stop)
+    return EXIT_DONE
+
+
+def _launch(run_dir: Path, config: Config, attempt: Attempt, stop: StopRequest) -> None:
+    ready = preflight(config, run_dir, may_download=attempt.may_download)
+    from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+
+    launch(ready, attempt, folder=run_dir, stop=stop)
+
+
+def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -> int:
+    """Carry out the command of a sweep again, in the folder that it was typed in: only what is missing is trained.
+
+    The folder may come from elsewhere: of its command, what reaches beyond it has to be typed again.
+    """
+    problems = [
+        Problem(
+            key=override.partition("=")[0],
+            message="a sweep that goes on takes sweep.KEY=VALUE, and what of its command has to be typed again",
+        )
+        for override in overrides
+        if not override.lstrip("+").startswith("sweep.") and not reaches_beyond(override)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    record = SweepFolder(folder).record()
+    with _in_folder(record["cwd"], folder):
+        before = read_command_line(record["argv"])
+        changed = {_key(override) for override in (*overrides, "sweep.dir", "hydra.sweep.dir")}
+        kept = [item for item in before.overrides if _key(item) not in changed]
+        refuse_untyped(kept, [place for place in before.folders if place not in folders])
+        flags = [f"--config-dir={place}" for place in folders]
+        compose_jobs(["-m", *flags, *kept, f"sweep.dir={folder}", *overrides], train_job_of_sweep)
+    return EXIT_DONE
+
+
+@contextlib.contextmanager
+def _in_folder(cwd: str, sweep: Path) -> Iterator[None]:
+    if not (Path(cwd).is_absolute() and Path(cwd).is_dir()):
+        raise OutputError(f"{sweep} was started in {cwd!r}, which is no folder here; type its command again")
+    with contextlib.chdir(cwd):
+        yield
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
+
+
+def _is_longer(saved: Config, wanted: Config) -> bool:
+    changed = {key for key, _, _ in changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))}
+    return bool(changed & set(_LENGTH))

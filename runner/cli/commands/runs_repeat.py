@@ -1,0 +1,49 @@
+"""`python -m runner runs repeat run=DIR [overrides]`: a new run from the config of another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runner.base.console import LOGGER
+from runner.base.errors import EXIT_DONE
+from runner.base.stop import StopRequest
+from runner.base.typed_path import typed_path
+from runner.cli.call import read_call
+from runner.config.saved import load_saved
+from runner.config.schema.calls import RunsRepeatCall
+from runner.config.trust import WEIGHTS, is_typed
+from runner.launch.preflight import preflight
+from runner.tools.runs.past import read_run
+from runner.tools.runs.repeat import reasons_to_differ
+from runner.training.attempt import Attempt
+
+if TYPE_CHECKING:
+    from runner.launch.preflight import Ready
+    from runner.tools.runs.past import PastRun
+
+
+def run(argv: list[str]) -> int:
+    """Train again what a run has trained, in a new folder under its output_dir.
+
+    Raises:
+        CheckpointError: when the folder is no run folder.
+        RunnerError: what `train` would raise.
+    """
+    with StopRequest() as stop:
+        call, overrides = read_call("runs repeat", RunsRepeatCall, argv)
+        original = read_run(typed_path(call.run, "run").resolve())
+        may_download = is_typed(WEIGHTS, overrides)
+        ready = preflight(load_saved(original.path, overrides), may_download=may_download)
+        _warn(original, ready)
+        from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+
+        typed_before = [str(item) for item in original.record.get("overrides") or ()]
+        attempt = Attempt(overrides=(*typed_before, *overrides), repeats=str(original.path), may_download=may_download)
+        launch(ready, attempt, stop=stop)
+    return EXIT_DONE
+
+
+def _warn(original: PastRun, ready: Ready) -> None:
+    LOGGER.info("repeats     %s", original.path)
+    for reason in reasons_to_differ(original, ready):
+        LOGGER.warning("%s", reason)

@@ -1,0 +1,133 @@
+"""docs/config.schema.json: a JSON schema of experiment files, for editors.
+
+Draft 7, which all editors know. An experiment is a part of a config, so nothing is required; which option of a group
+it builds on is not known, so that keys of all options are allowed. A transform is an entry of a list and lists are
+replaced as a whole: there, what the runner requires is required.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from runner.config.conf_folder import group_options
+from runner.config.reference.described import DescribedSchema
+from runner.config.reference.keys import read_groups
+from runner.config.reference.words import Node, describe, resolve, sentence
+from runner.config.schema import VARIANT_KEYS, Config
+from runner.config.schema.transforms import Transform
+
+_COPIED = ("type", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_HYDRA = {"description": "Settings of Hydra's own, such as hydra.sweeper.params.", "type": "object"}
+_INTERPOLATION = {"$ref": "#/definitions/interpolation"}
+
+
+def experiment_schema() -> dict[str, Any]:
+    """The schema as plain values."""
+    schema = Config.model_json_schema(schema_generator=DescribedSchema)
+    definitions = schema["$defs"]
+    sections = {
+        name: _section(node, definitions, VARIANT_KEYS.get(name)) for name, node in schema["properties"].items()
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Experiment of the runner",
+        "description": "What differs from the defaults in conf/; the first line is `# @package _global_`.",
+        "type": "object",
+        "properties": {"defaults": _defaults_list(), **sections, "hydra": _HYDRA},
+        "additionalProperties": False,
+        "definitions": {
+            "interpolation": {
+                "description": "The value of another key, such as ${data.image_size}.",
+                "type": "string",
+                "pattern": r"^\$\{.+\}$",
+            },
+            "transform": _transform(),
+        },
+    }
+
+
+def as_text(schema: dict[str, Any]) -> str:
+    """The schema as it stands in its file."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _defaults_list() -> dict[str, Any]:
+    """Experiments build on others by name and choose options with `override /GROUP: OPTION`."""
+    overrides = {}
+    for group in (group.name for group in read_groups() if group.name):
+        # Options of the user's own are options too: these are proposals.
+        overrides[f"override /{group}"] = {"anyOf": [{"enum": group_options(group)}, {"type": "string"}]}
+    entry = {
+        "type": "object",
+        "properties": overrides,
+        "patternProperties": {"^override /hydra/": {"type": ["string", "null"]}},
+        "additionalProperties": False,
+    }
+    return {
+        "description": "Options of groups that this experiment chooses, and experiments that it builds on.",
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}, entry]},
+    }
+
+
+def _section(node: Node, definitions: Node, tag: str | None) -> dict[str, Any]:
+    """A group with the keys of all its variants, or a single value."""
+    variants = [resolve(choice, definitions) for choice in node.get("oneOf", [node])]
+    if "properties" not in variants[0]:
+        return {"description": describe(node, definitions), **_value(node, definitions)}
+    nodes: dict[str, list[Node]] = {}
+    for variant in variants:
+        for name, child in variant["properties"].items():
+            if name != tag:  # It follows from the option.
+                nodes.setdefault(name, []).append(child)
+    properties = {name: _merged([_section(child, definitions, None) for child in same]) for name, same in nodes.items()}
+    text = describe(node, definitions)
+    return {"description": text, "type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _merged(sections: list[dict[str, Any]]) -> dict[str, Any]:
+    """One node for the same key of several variants."""
+    different = [section for position, section in enumerate(sections) if section not in sections[:position]]
+    return different[0] if len(different) == 1 else {"anyOf": different}
+
+
+def _value(node: Node, definitions: Node) -> dict[str, Any]:
+    """A single value; wherever it is no text, an interpolation may stand for it."""
+    if "items" in node and "discriminator" in node["items"]:
+        entries = {"type": "array", "items": {"$ref": "#/definitions/transform"}}
+        return {"anyOf": [entries, _INTERPOLATION]}
+    choices = [_plain(choice) for choice in node.get("anyOf", [node])]
+    is_text = any(choice == {"type": "string"} for choice in choices)
+    choices += [] if is_text else [_INTERPOLATION]
+    return choices[0] if len(choices) == 1 else {"anyOf": choices}
+
+
+def _plain(node: Node) -> dict[str, Any]:
+    copied = {name: node[name] for name in _COPIED if name in node}
+    if "prefixItems" not in node:
+        return copied
+    entries = [{"anyOf": [_plain(entry), _INTERPOLATION]} for entry in node["prefixItems"]]
+    return {**copied, "items": entries, "additionalItems": False, "minItems": len(entries)}
+
+
+def _transform() -> dict[str, Any]:
+    schema = TypeAdapter(Transform).json_schema(schema_generator=DescribedSchema)
+    return {"oneOf": [_entry(resolve(choice, schema["$defs"])) for choice in schema["oneOf"]]}
+
+
+def _entry(section: Node) -> dict[str, Any]:
+    properties = {
+        # The name tells the entries apart, so it is no interpolation.
+        name: {"description": sentence(node["description"]), **(_plain(node) if name == "name" else _value(node, {}))}
+        for name, node in section["properties"].items()
+    }
+    return {
+        "description": sentence(section["description"]),
+        "type": "object",
+        "properties": properties,
+        "required": section["required"],
+        "additionalProperties": False,
+    }

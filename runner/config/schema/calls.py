@@ -1,0 +1,280 @@
+"""Rules of what commands take besides the config of an experiment; one class per command."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from runner.config.schema.base import Section
+
+
+class ResumeRules(Section):
+    """How far a resumed run may differ from what it was."""
+
+    allow: tuple[str, ...]
+    """Keys or groups, such as [optimizer.lr, data], whose change is wanted although it changes the meaning of the run;
+    `data` also allows that the data set itself has changed."""
+
+
+class ResumeCall(Section):
+    """`python -m runner resume run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder that goes on."""
+    resume: ResumeRules
+    """How far it may differ from what it was."""
+
+
+class EvaluateCall(Section):
+    """`python -m runner evaluate run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder whose weights are evaluated."""
+    checkpoint: Annotated[str, Field(min_length=1)]
+    """Which checkpoint: best, last, or its name, such as 0004-00000360."""
+    weights: Literal["auto", "raw", "ema"]
+    """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
+    auto: of best those that were the best, of any other the average."""
+    split: Literal["val", "test", "train"]
+    """Which split of the data."""
+    output: str | None
+    """Folder for the results; null means RUN/evaluation, and for other weights or images a folder in it."""
+
+
+class PredictCall(Section):
+    """`python -m runner predict run=DIR input=FOLDER output=FILE.csv`."""
+
+    run: str | None
+    """The run folder whose packaged model scores."""
+    model: str | None
+    """A packaged model alone: the folder model/ of a run."""
+    input: Annotated[str, Field(min_length=1)]
+    """A folder (with all folders in it), an image, a .txt with a path on each line, or a .csv with a column `path`."""
+    output: Annotated[str, Field(min_length=1)]
+    """The file to write: .csv, .jsonl or .parquet."""
+    root: str | None
+    """Folder at which the relative paths of a list start; null means the folder of the list."""
+    batch_size: Annotated[int, Field(ge=1)]
+    """Images that are scored at once."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
+    """Processes that load images; 0 loads in the scoring process, auto chooses."""
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    """Where to compute; auto takes CUDA, then MPS, then the CPU."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    """Number format; auto takes bf16 where the hardware is fast at it, as training and evaluation do."""
+    resume: bool
+    """Go on with the unfinished OUTPUT.partial of an earlier call with the same model and input."""
+
+
+class _ListCall(Section):
+    """A command that reads lists of images."""
+
+    input: Annotated[str, Field(min_length=1)]
+    """What is read; it is never changed."""
+    output: Annotated[str, Field(min_length=1)]
+    """Folder that is made; it appears only when it is complete, and must not exist yet or be empty."""
+    root: str | None
+    """Folder from which relative paths in a CSV list or COCO file start; null means the folder of that file."""
+    path_column: Annotated[str, Field(min_length=1)]
+    """Column of a CSV list with the path of the image."""
+    label_column: Annotated[str, Field(min_length=1)]
+    """Column of a CSV list with the name of the class."""
+    delimiter: str
+    """The character between the columns of a CSV list; \\t for a tab."""
+    encoding: str
+    """Encoding of a CSV list, and of file names in archives that do not say which; one of Python's names."""
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, delimiter: str) -> str:
+        character = "\t" if delimiter == r"\t" else delimiter
+        if len(character) != 1 or character in '"\r\n':
+            raise ValueError(r"must be one character, such as ; or \t for a tab")
+        return character
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, encoding: str) -> str:
+        try:
+            "".encode(encoding)  # Knows those of text alone, where codecs.lookup would also take hex and the like.
+        except LookupError:
+            raise ValueError("no such encoding; usual ones are utf-8, cp1252, gbk, shift_jis") from None
+        return encoding
+
+
+class DatasetImportCall(_ListCall):
+    """`python -m runner dataset import input=PATH output=DIR`."""
+
+    format: Literal["auto", "folder", "zip", "tar", "csv", "coco"]
+    """What the input is; auto looks at its content, then at its name. tar may be compressed by gzip, bzip2 or xz."""
+    class_from: Literal["top", "parent"]
+    """Which folder of a tree names the class: the topmost one below the root or split, or the one around the image."""
+    split_column: str | None
+    """Column of a CSV list with train, val or test; null: the list knows no splits."""
+    multiple_labels: Literal["error", "largest", "first", "skip"]
+    """A COCO image with annotations of several categories: refuse, take that of the largest area or of the first
+    annotation, or leave the image out."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
+    """Processes that check whether images can be decoded; auto: one per core; 0: none beside this one."""
+    max_expansion: Annotated[float, Field(ge=1)]
+    """How many times larger than itself an archive may become; images hardly shrink, bombs do."""
+    max_unpacked_gib: Annotated[float, Field(gt=0)]
+    """GiB that an archive may hold in all."""
+
+
+class DatasetSplitCall(_ListCall):
+    """`python -m runner dataset split input=DIR|LIST.csv output=DIR`."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)]
+    """Share of each class's images for training; what test_fraction leaves of the rest is for validation."""
+    test_fraction: Annotated[float, Field(ge=0, lt=1)]
+    """Share of each class's images for a test split; 0: none."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    """Decides which images are drawn, as the seed of an experiment does for data.val_fraction."""
+    mode: Literal["manifest", "copy", "hardlink", "symlink"]
+    """manifest: lists only, images stay where they are; else also class folders with copies of or links to them."""
+    group_column: str | None
+    """Column of a CSV list, such as the patient; images of the same group stay in the same split."""
+
+    @field_validator("test_fraction")
+    @classmethod
+    def _leaves_validation(cls, test_fraction: float, info: ValidationInfo) -> float:
+        if test_fraction + info.data.get("fraction", 0) > 1 - 1e-9:
+            raise ValueError(
+                "fraction and test_fraction must leave something for validation: their sum must be below 1"
+            )
+        return test_fraction
+
+
+class DatasetCheckCall(Section):
+    """`python -m runner dataset check [overrides]`."""
+
+    strict: bool
+    """End with exit code 2 when something is found."""
+    output: str | None
+    """Folder for check.json and quarantine.csv; null makes a new one under OUTPUT_DIR/checks."""
+
+
+class DatasetShowCall(Section):
+    """`python -m runner dataset show output=FILE.png [overrides]`."""
+
+    output: Annotated[str, Field(min_length=1)]
+    """The PNG that is written; it must not exist yet."""
+    num_images: Annotated[int, Field(ge=1, le=200)]
+    """Images of the training split, taken from each class in turn; one per row."""
+    num_samples: Annotated[int, Field(ge=1, le=50)]
+    """Augmented samples of each, one per epoch."""
+    epoch: Annotated[int, Field(ge=1)]
+    """The first of these epochs, counted from 1 as in metrics.jsonl."""
+
+
+class DoctorRules(Section):
+    """What is tried."""
+
+    measure: bool
+    """Train a few steps on the real data, and keep nothing of them; false looks at the machine only."""
+    seconds: Annotated[float, Field(gt=0, le=600)]
+    """About how long each of the measurements takes: training, the device alone, the loader alone."""
+    compile: bool
+    """Also measure whether trainer.compile pays, which takes a minute or so."""
+
+
+class DoctorCall(Section):
+    """`python -m runner doctor`."""
+
+    format: Literal["table", "json"]
+    """For people or for scripts."""
+    doctor: DoctorRules
+    """What is tried."""
+
+
+class ExportCall(Section):
+    """`python -m runner export run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder whose model is exported."""
+    checkpoint: Annotated[str, Field(min_length=1)]
+    """Which checkpoint: best, last, or its name, such as 0004-00000360."""
+    weights: Literal["auto", "raw", "ema"]
+    """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
+    auto: of best those that were the best, of any other the average."""
+    format: Literal["onnx", "torch_export", "torchscript"]
+    """ONNX; torch.export's .pt2; or TorchScript, which PyTorch has deprecated."""
+    output: str | None
+    """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt."""
+    include_preprocessing: bool
+    """True: uint8 images N × size × size × 3 in, already resized and cropped, probabilities out. False: normalised
+    float32 images N × 3 × size × size in, logits out."""
+    min_agreement: Annotated[float, Field(ge=0, le=1)]
+    """Smallest share of validation images whose first guess must be PyTorch's; below it no file is kept."""
+
+
+class ReportCall(Section):
+    """`python -m runner report run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The folder of the run, or of the sweep, that is explained."""
+    output: str | None
+    """The HTML file to write, which must not exist; null means RUN/report.html, which is replaced."""
+
+
+class RunsListCall(Section):
+    """`python -m runner runs list`."""
+
+    root: Annotated[str, Field(min_length=1)]
+    """Folder at and under which runs are looked for."""
+    status: Literal["running", "completed", "stopped", "failed", "pruned", "died", "damaged", "queued"] | None
+    """Only runs of this status; died: it says running, but no process is left; damaged: run.json can't be read."""
+    model: str | None
+    """Only runs of this model; a pattern, such as resnet*."""
+    data: str | None
+    """Only runs on this data, such as digits, CIFAR10 or folder, or on this data.root; a pattern."""
+    limit: Annotated[int, Field(ge=1)] | None
+    """At most so many, the newest."""
+    format: Literal["table", "json"]
+    """A table for people, or JSON for programs."""
+
+
+class RunsDiffCall(Section):
+    """`python -m runner runs diff a=DIR b=DIR`."""
+
+    a: Annotated[str, Field(min_length=1)]
+    """One run folder."""
+    b: Annotated[str, Field(min_length=1)]
+    """The other run folder."""
+    format: Literal["table", "json"]
+    """Tables for people, or JSON for programs."""
+
+
+class RunsRepeatCall(Section):
+    """`python -m runner runs repeat run=DIR`."""
+
+    run: Annotated[str, Field(min_length=1)]
+    """The run folder whose config a new run takes."""
+
+
+# By command; a command that is not here takes the config of an experiment and nothing else.
+CALLS: dict[str, type[Section]] = {
+    "resume": ResumeCall,
+    "doctor": DoctorCall,
+    "evaluate": EvaluateCall,
+    "predict": PredictCall,
+    "export": ExportCall,
+    "report": ReportCall,
+    "runs list": RunsListCall,
+    "runs diff": RunsDiffCall,
+    "runs repeat": RunsRepeatCall,
+    "dataset check": DatasetCheckCall,
+    "dataset import": DatasetImportCall,
+    "dataset show": DatasetShowCall,
+    "dataset split": DatasetSplitCall,
+}
+# What else these commands take; the others lay it over the saved config of a run.
+TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show", "doctor"})
+TAKES_NOTHING_ELSE = frozenset({"predict", "report", "runs list", "runs diff", "dataset import", "dataset split"})
+# Groups and keys of the saved config of which these take others, as the model is trained already; the rest is refused.
+LAID_OVER: dict[str, tuple[str, ...]] = {
+    "evaluate": ("data", "trainer", "dist"),
+    "export": ("data.root", "data.train", "data.val", "data.test"),
+}

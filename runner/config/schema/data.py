@@ -1,0 +1,155 @@
+"""Rules of the group `data`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from runner.config.schema.base import Section
+from runner.config.schema.transforms import Normalize, Size, Transform
+
+# Names of torchvision.datasets that `runner/data/sources/torchvision.py` knows how to read.
+TorchvisionDatasetName = Literal[
+    "CIFAR10",
+    "CIFAR100",
+    "DTD",
+    "EuroSAT",
+    "FGVCAircraft",
+    "FashionMNIST",
+    "Flowers102",
+    "Food101",
+    "GTSRB",
+    "KMNIST",
+    "MNIST",
+    "OxfordIIITPet",
+    "STL10",
+    "SVHN",
+]
+
+
+# Where Pillow itself refuses: twice its Image.MAX_IMAGE_PIXELS.
+MOST_PIXELS = 178_956_970
+
+
+FingerprintExtent = Literal["names", "sampled", "full"]
+
+
+class _Data(Section):
+    root: str | None
+    """Folder of the data set; null where the source has a folder of its own (the cache folder)."""
+    train: str | None
+    """Folder of the training split, or its CSV file; null means ROOT/train."""
+    val: str | None
+    """Folder or CSV file of the validation split; null means ROOT/val if there is one, else a share of the training
+    split."""
+    test: str | None
+    """Folder or CSV file of the test split; null means ROOT/test if there is one."""
+    val_fraction: Annotated[float, Field(gt=0, lt=1)]
+    """Share of each class's training images that is set aside for validation where there is no validation split."""
+    batch_size: Annotated[int, Field(ge=1)]
+    """Images per step and process."""
+    last_batch: Literal["keep", "drop"]
+    """The last incomplete batch of an epoch: keep (a single image left over joins the batch before it) or drop."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
+    """Processes that load images, for each training process; 0 loads in the training process, between its steps; auto
+    chooses."""
+    index_cache: Literal["auto", "none"]
+    """The list of files of a large folder: auto keeps it in the cache folder as long as no folder in it changes; none
+    lists them at each start."""
+    fingerprint: FingerprintExtent
+    """What a run remembers of its images, so that `resume` refuses others and `evaluate` warns. names: names, labels
+    and order; sampled: also the size of each file and the first MiB of 1,024 files of each split (about 6 s for 1.28
+    million files on a local disk); full: also all bytes of all files. Images without files are compared by pixels."""
+    jpeg_reduction: Literal["auto", "none"]
+    """Where data.train_transforms begin with random_resized_crop: auto decodes a JPEG at 1/2, 1/4 or 1/8 of its size as
+    long as the crop still has twice as many pixels along each side as it is resized to; none decodes all pixels. At
+    evaluation all pixels are decoded, and in training of sets that data.cache is to keep."""
+    cache: Literal["auto", "none", "memory", "device"]
+    """Images that are kept once they are decoded. memory: in memory that all processes of a machine share; all pixels
+    are decoded, as with jpeg_reduction none. device: in each process's GPU (or its memory, without one), where crops
+    and flips are drawn for a whole batch at once: for small images; it takes train_transforms of fixed transforms, then
+    random_crop and flips. Both keep the images of evaluation as they are after their transforms. auto keeps small sets,
+    where it changes no pixel of a whole decoding: the images of evaluation, and those of training where nothing about
+    them is random (on the device), up to 256 MiB each; on Linux other files of training, up to 1 GiB, in memory as far
+    as it is free."""
+    exclude: str | None
+    """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
+    one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""
+    on_bad_image: Literal["error", "skip"]
+    """An image that can't be decoded: ends the run, or is left out, named in the log and counted."""
+    max_bad_fraction: Annotated[float, Field(ge=0, lt=1)]
+    """With skip, the largest share of a split (per epoch) that may be bad; more ends the run."""
+    max_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+    """Largest width × height of an image file; larger ones are bad images, told by their header before anything is
+    decoded. Decoding takes up to about 12 bytes per pixel."""
+    balance: Literal["none", "loss_weights", "sampler"]
+    """Against classes of different sizes: weigh each image's loss by n / (K · n_c), for n images in K classes, n_c of
+    them in its own; or draw images with these weights, with replacement, n per epoch."""
+    image_size: Size
+    """Side in pixels of the square images that the model sees."""
+    normalize: Normalize
+    """How pixel values are centred and scaled. Weights of torchvision bring their own."""
+    train_transforms: tuple[Transform, ...]
+    """What is done to each training image, in this order, drawn anew each epoch."""
+    eval_transforms: tuple[Transform, ...]
+    """What is done to each image at evaluation and afterwards; packaged with the model."""
+
+
+class CsvData(_Data):
+    """Images that CSV files list, one file per split, with a header line."""
+
+    source: Literal["csv"]
+    """Where images come from; set by the option of the group."""
+    path_column: Annotated[str, Field(min_length=1)]
+    """Column of the paths: absolute, or relative to data.root (where that is null, to the folder of the CSV file)."""
+    label_column: Annotated[str, Field(min_length=1)]
+    """Column of the class name."""
+    group_column: Annotated[str, Field(min_length=1)] | None
+    """Column of a group, such as a patient: where validation is made from training, groups stay together."""
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)]
+    """The character between columns."""
+
+
+class FolderData(_Data):
+    """A folder of class folders."""
+
+    source: Literal["folder"]
+    """Where images come from; set by the option of the group."""
+
+
+class DigitsData(_Data):
+    """The 1,797 scans of handwritten digits that ship with scikit-learn, 8×8 grey, split 80/20."""
+
+    source: Literal["digits"]
+    """Where images come from; set by the option of the group."""
+
+
+class TorchvisionData(_Data):
+    """A data set that torchvision downloads."""
+
+    source: Literal["torchvision"]
+    """Where images come from; set by the option of the group."""
+    name: TorchvisionDatasetName
+    """Name of the data set in torchvision.datasets."""
+    download: bool
+    """Download the data set where data.root has it not; a saved config (resume, runs repeat) downloads only where this
+    is typed again."""
+
+
+class SyntheticData(_Data):
+    """Random images in memory, for benchmarks."""
+
+    source: Literal["synthetic"]
+    """Where images come from; set by the option of the group."""
+    num_classes: Annotated[int, Field(ge=2, le=1_000_000)]
+    """Number of classes."""
+    num_train: Annotated[int, Field(ge=1, le=100_000_000)]
+    """Number of training images."""
+    num_val: Annotated[int, Field(ge=1, le=100_000_000)]
+    """Number of validation images."""
+
+
+DataConfig = Annotated[
+    FolderData | CsvData | DigitsData | TorchvisionData | SyntheticData, Field(discriminator="source")
+]

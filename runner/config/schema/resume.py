@@ -1,0 +1,125 @@
+"""Which changes of a config a run survives when it is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.base.errors import ConfigError, Problem
+from runner.config.schema import Config
+from runner.config.schema.judge import did_you_mean, known_keys
+
+# Keys and groups whose change keeps the meaning of a run.
+_HARMLESS = (
+    "output_dir",
+    "sweep",
+    "dist",
+    "data.root",
+    "data.train",
+    "data.val",
+    "data.test",
+    "data.workers",
+    "data.download",
+    "data.index_cache",
+    "data.fingerprint",
+    # What it leaves out is part of the data set's fingerprint.
+    "data.exclude",
+    # So far none was bad, or those that were are bad still.
+    "data.on_bad_image",
+    "data.max_bad_fraction",
+    "trainer.print_every",
+    "trainer.checkpoint_every",
+    "trainer.checkpoint_minutes",
+    "trainer.keep",
+    "trainer.grace_seconds",
+    "trainer.patience",
+    "trainer.max_steps",
+)
+# What a checkpoint is made of: no run can go on with another.
+_FIXED = ("seed", "model", "data.source", "trainer.ema_decay", "optimizer.name")
+# Keys whose change is allowed, but does not give the same bits as a run that never stopped.
+_OTHER_BITS = (
+    "data.cache",
+    "data.jpeg_reduction",
+    "trainer.device",
+    "trainer.precision",
+    "trainer.compile",
+    "trainer.deterministic",
+)
+
+
+def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow: Sequence[str]) -> list[str]:
+    """Decide whether a run may go on with another config.
+
+    Args:
+        saved: the config of the run so far.
+        wanted: the config to go on with.
+        finished_epochs: epochs that the run has finished.
+        allow: keys or groups whose change the user wants although it changes the meaning of the run.
+
+    Returns:
+        What the log should say about allowed changes.
+
+    Raises:
+        ConfigError: with each change that breaks the meaning of the run.
+    """
+    notes: list[str] = []
+    problems = list(_unknown(allow, wanted))
+    # As they are saved: what comes from the environment may be a secret, and where it may change, it does no harm.
+    for key, old, new in changes(saved.to_save(), wanted.to_save()):
+        change = f"{key}: {old} → {new}"
+        if key == "trainer.epochs":
+            if wanted.trainer.epochs < finished_epochs:
+                message = f"the run has already finished {finished_epochs} epochs; give at least as many"
+                problems.append(Problem(key=key, value=new, has_value=True, message=message))
+            notes.append(change + _curve(wanted))
+        elif _is_under(key, _FIXED):
+            message = f"the run was started with {old}, and its checkpoints can't go on with another value"
+            problems.append(Problem(key=key, value=new, has_value=True, message=message, hint="start a new run"))
+        elif _is_under(key, (*_HARMLESS, *allow)):
+            notes.append(change)
+        elif _is_under(key, _OTHER_BITS):
+            notes.append(f"{change}: the run goes on, but not with the same bits as without a stop")
+        else:
+            problems.append(
+                Problem(
+                    key=key,
+                    value=new,
+                    has_value=True,
+                    message=f"the run was started with {old}; another value changes what it means",
+                    hint=f"start a new run, or say that you want it with 'resume.allow=[{key}]'",
+                )
+            )
+    if problems:
+        raise ConfigError(problems)
+    return notes
+
+
+def changes(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - plain values
+    """Every key with another value, as (key, old value, new value); a key that one side lacks has None there."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in [*old, *(name for name in new if name not in old)]:
+            yield from changes(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
+    elif old != new:
+        yield key, old, new
+
+
+def _unknown(allow: Sequence[str], wanted: Config) -> Iterator[Problem]:
+    known = set(known_keys(wanted.model_dump(mode="json")))
+    for key in allow:
+        if key not in known:
+            hint = did_you_mean(key, known)
+            yield Problem(key="resume.allow", value=key, has_value=True, message="no such key or group", hint=hint)
+
+
+def _is_under(key: str, allowed: Sequence[str]) -> bool:
+    return any(key == item or key.startswith(f"{item}.") for item in allowed)
+
+
+def _curve(wanted: Config) -> str:
+    if wanted.schedule.name == "constant":
+        return ""
+    return (
+        f"; the curve of the {wanted.schedule.name} schedule is stretched over {wanted.trainer.epochs} epochs, so the "
+        "learning rate jumps here"
+    )

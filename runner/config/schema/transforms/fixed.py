@@ -1,0 +1,74 @@
+"""Rules of transforms that treat an image always the same: for training, and for evaluation and afterwards."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from runner.config.schema.base import Section
+from runner.config.schema.transforms.values import Grey, Interpolation, Padding, PaddingMode, Positive, Size
+
+
+class Resize(Section):
+    """Scale the image so that its shorter side has a given length; the aspect ratio stays."""
+
+    name: Literal["resize"]
+    """Which transform this is."""
+    size: Size
+    """Length of the shorter side in pixels, before crop_fraction."""
+    crop_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The shorter side becomes size / crop_fraction, so that a later crop of `size` keeps this fraction of it."""
+    interpolation: Interpolation = "bilinear"
+    """How pixels are resampled (antialiased, nearest apart)."""
+
+
+class CenterCrop(Section):
+    """Cut a square out of the middle; smaller images are padded with black."""
+
+    name: Literal["center_crop"]
+    """Which transform this is."""
+    size: Size
+    """Side of the square in pixels."""
+
+
+class Pad(Section):
+    """Add pixels around the image."""
+
+    name: Literal["pad"]
+    """Which transform this is."""
+    padding: Annotated[Padding, Field(ge=1)] | tuple[Padding, Padding, Padding, Padding]
+    """Pixels added: on each side, or [left, top, right, bottom]."""
+    mode: PaddingMode = "constant"
+    """What they show: one grey, the nearest edge, or the image mirrored (which must be larger than the padding)."""
+    fill: Grey = 0
+    """The grey of mode constant, 0 (black) to 255 (white)."""
+
+    @model_validator(mode="after")
+    def _acts(self) -> Pad:
+        if self.padding == (0, 0, 0, 0):
+            raise ValueError("does nothing: at least one side of padding must be above 0")
+        return self
+
+
+class Grayscale(Section):
+    """Take the colours out (ITU-R 601-2 luma); three equal channels stay."""
+
+    name: Literal["grayscale"]
+    """Which transform this is."""
+
+
+class Normalize(Section):
+    """(pixel / 255 − mean) / std for each of the channels red, green, blue; done on the device."""
+
+    mean: tuple[float, float, float]
+    """Mean of each channel, for pixels in [0, 1]."""
+    std: tuple[Positive, Positive, Positive]
+    """Standard deviation of each channel, for pixels in [0, 1]."""
+
+
+class NormalizeEntry(Normalize):
+    """Another way to write data.normalize, over which it goes: last in both lists, with the same values."""
+
+    name: Literal["normalize"]
+    """Which transform this is."""

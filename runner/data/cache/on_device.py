@@ -1,0 +1,173 @@
+"""All training images on the device that computes, cropped and flipped there a whole batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional
+
+from runner.base.errors import DeviceError
+from runner.base.keyed_random import words_of
+from runner.config.schema.transforms import RandomCrop
+from runner.data.cache.memory import available_memory, shown_bytes
+from runner.data.images.batched import BatchedTransforms
+from runner.data.loader.batch import BadImage, Batch, Request
+from runner.data.source import Labels
+
+# The model needs room as well.
+_USABLE = 0.5
+
+
+class DeviceImages:
+    """Makes the batches of a training split without loading anything.
+
+    Crops and flips are functions of (seed, epoch, image), as everywhere, but of other random numbers than those that
+    torchvision draws for single images.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Labels,
+        transforms: BatchedTransforms,
+        *,
+        size: int,
+        seed: int,
+        bad: Iterable[BadImage],
+    ) -> None:
+        """Take over the images.
+
+        Args:
+            images: after the fixed transforms and padding, uint8, shape (N, side, side, 3), on the device.
+            labels: class indices, shape (N,).
+            transforms: those that are drawn.
+            size: side in pixels of the images that the model sees.
+            seed: of the experiment.
+            bad: images that can't be read, to be skipped.
+        """
+        self._images = images
+        self._labels = torch.from_numpy(labels).to(images.device)
+        self._transforms = transforms
+        self._size = size
+        self._seed = seed
+        self._bad = {image.image: image for image in bad}
+
+    def make(self, request: Request) -> Batch:
+        """The batch; its images and labels are on the device."""
+        asked, draws = torch.from_numpy(request.ids), _numbers_of_draws(request)
+        bad = tuple(self._bad[image] for image in request.ids.tolist() if image in self._bad) if self._bad else ()
+        if bad:
+            is_good = ~np.isin(request.ids, list(self._bad))
+            ids, draws = torch.from_numpy(request.ids[is_good]), draws[is_good]
+        else:
+            ids = asked
+        device = self._images.device
+        plan = torch.from_numpy(np.stack([ids.numpy(), *self._drawn(request.epoch, draws)]))
+        # One small copy, which nothing waits for; on MPS its source must outlive it.
+        plan = plan.pin_memory() if device.type == "cuda" else plan
+        chosen, top, left, down, across = plan.to(device, non_blocking=device.type == "cuda")
+        rows, columns = self._places(top, down), self._places(left, across)
+        images = self._images[chosen[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return Batch(
+            images=images.permute(0, 3, 1, 2) if len(ids) else torch.empty((0, 3, 0, 0), dtype=torch.uint8),
+            labels=self._labels[chosen],
+            ids=ids,
+            asked=asked,
+            bad=bad,
+        )
+
+    def _places(self, start: Tensor, is_reversed: Tensor) -> Tensor:
+        """Rows or columns of each image of a batch, N × size."""
+        steps = torch.arange(self._size, device=start.device)
+        return start[:, None] + torch.where(is_reversed[:, None] > 0, self._size - 1 - steps, steps)
+
+    def _drawn(self, epoch: int, draws: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Top and left of each crop, and whether it is flipped downwards and across; four of shape (N,)."""
+        num_places = self._images.shape[1] - self._size + 1
+
+        def upper_half(purpose: str) -> npt.NDArray[np.uint64]:
+            return words_of(draws, self._seed, purpose, epoch) >> np.uint64(32)
+
+        places = [
+            (upper_half(side) * np.uint64(num_places) >> np.uint64(32)).astype(np.int64) for side in ("top", "left")
+        ]
+        flips = [
+            (upper_half(purpose) < np.uint64(probability * 2**32)).astype(np.int64)
+            for purpose, probability in (
+                ("vertical flip", self._transforms.vertical_flip),
+                ("horizontal flip", self._transforms.horizontal_flip),
+            )
+        ]
+        return places + flips
+
+
+def _numbers_of_draws(request: Request) -> npt.NDArray[np.int64]:
+    """What tells the draws of an epoch apart: the image, and where it may come twice, its position too."""
+    if request.first_draw is None:
+        return request.ids
+    positions = np.arange(request.first_draw, request.first_draw + len(request.ids), dtype=np.int64)
+    return words_of(positions, "draw").view(np.int64) ^ request.ids
+
+
+def load_onto(
+    device: torch.device, batches: Iterable[Batch], transforms: BatchedTransforms, num_images: int
+) -> tuple[Tensor, list[BadImage]]:
+    """Put all images of a split onto a device, padded as the crop wants it.
+
+    Args:
+        device: that computes.
+        batches: all images in their order, after the fixed transforms.
+        transforms: of which the crop says how to pad.
+        num_images: over all batches.
+
+    Returns:
+        uint8, shape (N, side, side, 3), 0 where an image can't be read; and the images that can't.
+
+    Raises:
+        DeviceError: there is too little memory.
+    """
+    kept: Tensor | None = None
+    bad: list[BadImage] = []
+    for batch in batches:
+        bad += batch.bad
+        if len(batch.ids) == 0:
+            continue
+        images = _padded(batch.images, transforms.crop).permute(0, 2, 3, 1)
+        if kept is None:
+            refuse_too_many(device, "training images", num_images, images[0].numel())
+            kept = torch.zeros((num_images, *images.shape[1:]), dtype=torch.uint8, device=device)
+        kept[batch.ids.to(device)] = images.to(device)
+    assert kept is not None, "a split without one readable image is refused before"
+    return kept, bad
+
+
+def _padded(images: Tensor, crop: RandomCrop | None) -> Tensor:
+    """As torchvision's RandomCrop does before it crops: N × 3 × side × side."""
+    if crop is None:
+        return images
+    padded: Tensor = images
+    if crop.padding:
+        padded = functional.pad(padded, [crop.padding] * 4, fill=crop.fill, padding_mode=crop.mode)
+    missing = crop.size - padded.shape[-1]
+    if missing > 0:
+        padded = functional.pad(padded, [missing] * 4, fill=crop.fill, padding_mode=crop.mode)
+    return padded
+
+
+def refuse_too_many(device: torch.device, what: str, num_images: int, bytes_per_image: int) -> None:
+    """Refuse to keep so many images, which are `what`, on a device.
+
+    Raises:
+        DeviceError: they take more than half of what is free there.
+    """
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    needed = num_images * bytes_per_image
+    if free is not None and needed > free * _USABLE:
+        raise DeviceError(
+            f"data.cache=device: the {num_images:,} {what} take {shown_bytes(needed)}, more than half of "
+            f"what is free on {device} ({shown_bytes(free)}); use data.cache=memory or data.cache=none"
+        )

@@ -1,0 +1,1 @@
+"""One image: decoded, transformed, in memory."""

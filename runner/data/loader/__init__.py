@@ -1,0 +1,1 @@
+"""Batches of a split in a reproducible order."""

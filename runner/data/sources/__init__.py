@@ -1,0 +1,1 @@
+"""Where images come from: folders, lists, downloads, memory; their classes and splits."""

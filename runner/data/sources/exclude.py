@@ -1,0 +1,164 @@
+"""Leaves out the images that a list names (data.exclude), such as the one that `dataset check` writes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.base.errors import InvalidDatasetError
+from runner.base.untrusted import UntrustedFileError, read_bytes
+from runner.config.schema.data import DataConfig
+from runner.data.source import FolderSource, ImageSource, Opened, Subset
+from runner.data.sources.index import some
+from runner.data.sources.rows import entry
+
+_COLUMN = "path"
+_MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What stays of a split."""
+
+    source: ImageSource
+    ids: npt.NDArray[np.int64]
+    """Numbers in the split as it was, shape (N,)."""
+    found: frozenset[str]
+    """Full paths of what does not stay."""
+
+
+def without_excluded(opened: Opened, data: DataConfig) -> Opened:
+    """The splits without what data.exclude names.
+
+    Args:
+        opened: splits of files.
+        data: with resolved paths.
+
+    Raises:
+        InvalidDatasetError: the list can't be read, or nothing is left of a split or of a class of training.
+    """
+    if data.exclude is None:
+        return opened
+    wanted = _wanted(data.exclude, data.root)
+    train = _rest(opened.train, wanted)
+    val = None if opened.val is None else _rest(opened.val, wanted)
+    test = None if opened.test is None else _rest(opened.test, wanted)
+    _refuse_emptied(opened, train, {"data.val": val, "data.test": test}, data.exclude)
+    found = frozenset[str]().union(*(rest.found for rest in (train, val, test) if rest is not None))
+    return replace(
+        opened,
+        train=train.source,
+        val=None if val is None else val.source,
+        test=None if test is None else test.source,
+        train_groups=None if opened.train_groups is None else opened.train_groups[train.ids],
+        notes=(*opened.notes, *_notes(data.exclude, len(found), [wanted[path] for path in wanted.keys() - found])),
+    )
+
+
+def without_excluded_from(source: ImageSource, data: DataConfig, *, key: str) -> tuple[ImageSource, tuple[str, ...]]:
+    """A split alone without what data.exclude names, and sentences for the log.
+
+    Args:
+        source: images of files.
+        data: with resolved paths.
+        key: the config key that names the split, for messages.
+
+    Raises:
+        InvalidDatasetError: the list can't be read, or nothing is left.
+    """
+    if data.exclude is None:
+        return source, ()
+    wanted = _wanted(data.exclude, data.root)
+    rest = _rest(source, wanted)
+    if len(rest.ids) == 0:
+        raise InvalidDatasetError(f"data.exclude = {data.exclude}: leaves no image of {key}")
+    in_vain = [wanted[path] for path in wanted.keys() - rest.found]
+    return rest.source, _notes(data.exclude, len(rest.found), in_vain)
+
+
+def read_exclude(file: str) -> dict[str, int]:
+    """The paths that a list names, with their lines: of CSV with a column `path` in its first line, else one per line.
+
+    Raises:
+        InvalidDatasetError: the file can't be read, or is no CSV after all.
+    """
+    try:
+        # Names of files may be any bytes, and hold line breaks of any kind where they stand in quotes.
+        text = read_bytes(Path(file), max_bytes=_MAX_BYTES).decode("utf-8-sig", "surrogateescape")
+    except OSError as error:
+        raise InvalidDatasetError(f"data.exclude = {file}: can't be read: {error.strerror}") from error
+    except UntrustedFileError as error:
+        raise InvalidDatasetError(f"data.exclude: {error}") from error
+    lines = text.split("\n")
+    is_csv = _COLUMN in [name.strip() for name in lines[0].split(",")]
+    try:
+        named = _cells(text) if is_csv else ((line.removesuffix("\r"), at) for at, line in enumerate(lines, 1))
+        entries: dict[str, int] = {}
+        for path, line in named:
+            if path.strip():
+                entries.setdefault(path, line)
+    except csv.Error as error:
+        raise InvalidDatasetError(f"data.exclude = {file}: this is no CSV: {error}") from error
+    return entries
+
+
+def _cells(text: str) -> Iterator[tuple[str, int]]:
+    """The column of paths, each with its line."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header = [name.strip() for name in next(reader)]
+    if _COLUMN not in header:
+        raise csv.Error("the quotes in its first line make one column of several")
+    place = header.index(_COLUMN)
+    yield from ((row[place], reader.line_num) for row in reader if len(row) > place)
+
+
+def _wanted(file: str, root: str | None) -> dict[str, str]:
+    """What a list names: its entries as messages call them, by their full paths."""
+    base = root or str(Path(file).parent)
+    return {_full(base, path): entry(path, line) for path, line in read_exclude(file).items()}
+
+
+def _full(folder: str, path: str) -> str:
+    return os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - names that no Path could hold
+
+
+def _rest(source: ImageSource, wanted: Mapping[str, str]) -> _Rest:
+    assert isinstance(source, FolderSource), "resolve_paths refuses data.exclude where images have no paths"
+    paths = (source.index.path(image) for image in range(len(source)))
+    # Those of a folder are as plain as can be; a list may hold detours.
+    plain = (os.path.normpath(path) if "/../" in path else path for path in paths)
+    excluded = {image: path for image, path in enumerate(plain) if path in wanted}
+    if not excluded:
+        return _Rest(source, np.arange(len(source)), frozenset())
+    ids = np.delete(np.arange(len(source)), list(excluded))
+    return _Rest(Subset(source, ids, source.labels[ids]), ids, frozenset(excluded.values()))
+
+
+def _refuse_emptied(opened: Opened, train: _Rest, others: Mapping[str, _Rest | None], file: str) -> None:
+    before, after = (
+        np.bincount(source.labels, minlength=len(opened.classes)) for source in (opened.train, train.source)
+    )
+    emptied = [name for name, old, new in zip(opened.classes, before, after, strict=True) if old and not new]
+    if emptied:
+        raise InvalidDatasetError(
+            f"data.exclude = {file}: leaves no image of {len(emptied)} of {len(opened.classes)} classes of "
+            f"data.train: {some(emptied)}"
+        )
+    for key, rest in others.items():
+        if rest is not None and rest.found and len(rest.ids) == 0:
+            raise InvalidDatasetError(f"data.exclude = {file}: leaves no image of {key}")
+
+
+def _notes(file: str, num_left_out: int, in_vain: Sequence[str]) -> tuple[str, ...]:
+    note = f"data.exclude = {file}: {num_left_out} images are left out"
+    if not in_vain:
+        return (note,)
+    names = some(sorted(in_vain))
+    return (note, f"data.exclude = {file}: {len(in_vain)} entries name no image of this data set: {names}")

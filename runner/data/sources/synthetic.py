@@ -1,0 +1,72 @@
+"""Opens `data=synthetic`: images that cost nothing to load, so that a benchmark measures the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.base.keyed_random import random_words
+from runner.config.schema.data import SyntheticData
+from runner.data.images.stored import DecodedImage, Pixels, StoredImage
+from runner.data.source import Labels, Opened
+
+_POOL_SIZE = 64
+_PATCHES_PER_SIDE = 8
+
+
+@dataclass(frozen=True)
+class SyntheticSource:
+    """A small pool of images over and over; each always with the same label, so that they can be learnt."""
+
+    pool: npt.NDArray[np.uint8]
+    """Shape (pool size, height, width, 3)."""
+    labels: Labels
+    """Class index of each image, shape (N,)."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def open(self, image: int) -> StoredImage:
+        """Its pixels; see :meth:`load`."""
+        return DecodedImage(self.load(image))
+
+    def load(self, image: int) -> Pixels:
+        """Image i is picture i mod pool size; not a copy."""
+        pixels: Pixels = self.pool[image % len(self.pool)]
+        return pixels
+
+    def bytes_once_decoded(self, image: int) -> None:
+        """They are in memory."""
+
+    def file(self, image: int) -> None:
+        """There is none."""
+
+    def describe(self, image: int) -> str:
+        """Its number and the number of its picture."""
+        return f"synthetic image {image} (picture {image % len(self.pool)})"
+
+
+def open_synthetic(data: SyntheticData, seed: int) -> Opened:
+    """Training and validation split of data.num_train and data.num_val images, made from the same pool.
+
+    Picture p is an 8 × 8 chequerboard of random colours and belongs to class p mod data.num_classes. The pool has 64
+    pictures, so at most 64 classes occur; the model still has data.num_classes outputs.
+    """
+    pool = np.stack([_picture(data.image_size, seed, number) for number in range(_POOL_SIZE)])
+    train, val = (
+        SyntheticSource(pool, np.arange(num_images, dtype=np.int64) % _POOL_SIZE % data.num_classes)
+        for num_images in (data.num_train, data.num_val)
+    )
+    classes = tuple(str(number) for number in range(data.num_classes))
+    return Opened(classes=classes, train=train, val=val, test=None)
+
+
+def _picture(side: int, seed: int, number: int) -> Pixels:
+    num_values = _PATCHES_PER_SIDE * _PATCHES_PER_SIDE * 3
+    colours = random_words(num_values, seed, "synthetic", number).astype(np.uint8)
+    patches = colours.reshape(_PATCHES_PER_SIDE, _PATCHES_PER_SIDE, 3)
+    patch_of_pixel = np.arange(side) * _PATCHES_PER_SIDE // side
+    pixels: Pixels = patches[patch_of_pixel][:, patch_of_pixel]
+    return pixels

@@ -1,0 +1,212 @@
+"""Opens `data=torchvision`: data sets that torchvision downloads and reads."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never
+
+import numpy as np
+from filelock import FileLock
+from torchvision import datasets
+
+from runner.base.errors import InvalidDatasetError
+from runner.config.schema.data import TorchvisionData, TorchvisionDatasetName
+from runner.data.images.decode import to_rgb
+from runner.data.images.stored import DecodedImage, Pixels, StoredImage
+from runner.data.source import Labels, Opened
+
+# What its data sets call the list of their files, some with labels.
+_LISTS_OF_FILES = ("_image_files", "_images", "_samples", "samples")
+_DOWNLOAD_FAILURES = (
+    OSError,  # also urllib.error.URLError and TimeoutError
+    RuntimeError,  # torchvision: a checksum does not fit
+    EOFError,
+    http.client.HTTPException,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
+@dataclass(frozen=True)
+class TorchvisionSource:
+    """One split of a data set of torchvision."""
+
+    dataset: Any
+    """A torchvision.datasets.VisionDataset whose items are pairs of Pillow image and label."""
+    labels: Labels
+    """Class index of each image, shape (N,)."""
+    title: str
+    """Name of data set and split, for messages."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def open(self, image: int) -> StoredImage:
+        """Its pixels; see :meth:`load`."""
+        return DecodedImage(self.load(image))
+
+    def load(self, image: int) -> Pixels:
+        """Read the image as torchvision does, then see :func:`runner.data.images.decode.to_rgb`."""
+        try:
+            return to_rgb(self.dataset[image][0])
+        except MemoryError:
+            raise
+        # Damaged files make Pillow's decoders raise nearly everything.
+        except Exception as error:
+            raise InvalidDatasetError(f"{self.describe(image)}: can't be read: {error}") from error
+
+    def bytes_once_decoded(self, image: int) -> int | None:
+        """Known only once it is decoded, unless torchvision has read all images into an array."""
+        return None if hasattr(self.dataset, "data") else self.load(image).size
+
+    def file(self, image: int) -> str | None:
+        """Its file, where torchvision has a list of them."""
+        for name in _LISTS_OF_FILES:
+            if (files := getattr(self.dataset, name, None)) is not None:
+                entry = files[image]
+                return str(entry[0] if isinstance(entry, tuple) else entry)
+        return None
+
+    def describe(self, image: int) -> str:
+        """Name of data set and split, and the number."""
+        return f"{self.title}, image {image}"
+
+
+def open_torchvision(data: TorchvisionData, *, may_fetch: bool = True) -> Opened:
+    """Open the splits that the authors of a data set made; downloads it into data.root if it may and is not there.
+
+    Raises:
+        InvalidDatasetError: it is missing and may not or can't be downloaded, or it can't be read.
+    """
+    assert data.root is not None, "resolve_paths fills it"
+    may_fetch = may_fetch and data.download
+    splits = {split: _load(data.name, split, data.root, may_fetch=may_fetch) for split in _official_splits(data.name)}
+    sources = {
+        split: TorchvisionSource(dataset, _labels(data.name, dataset), f"{data.name} {split}")
+        for split, dataset in splits.items()
+    }
+    for split, dataset in splits.items():
+        # Some number the classes of each split by themselves.
+        if getattr(dataset, "classes", None) != getattr(splits["train"], "classes", None):
+            raise InvalidDatasetError(
+                f"{data.name} in data.root = {data.root}: its splits {split} and train differ in their classes; "
+                "remove it, so that it is downloaded again"
+            )
+    return Opened(
+        classes=_classes(splits["train"], sources["train"].labels),
+        train=sources["train"],
+        val=sources.get("val"),
+        test=sources.get("test"),
+    )
+
+
+def _official_splits(name: TorchvisionDatasetName) -> tuple[str, ...]:
+    match name:
+        case "DTD" | "FGVCAircraft" | "Flowers102":
+            return ("train", "val", "test")
+        case "EuroSAT":
+            return ("train",)
+        case (
+            "CIFAR10"
+            | "CIFAR100"
+            | "FashionMNIST"
+            | "Food101"
+            | "GTSRB"
+            | "KMNIST"
+            | "MNIST"
+            | "OxfordIIITPet"
+            | "STL10"
+            | "SVHN"
+        ):
+            return ("train", "test")
+        case _:
+            assert_never(name)
+
+
+def _load(name: TorchvisionDatasetName, split: str, root: str, *, may_fetch: bool) -> Any:  # noqa: ANN401 - untyped
+    if not may_fetch:
+        return _read(name, split, root)
+    try:
+        with _one_process_at_a_time(Path(root)):
+            try:
+                return _construct(name, split, root, download=False)
+            except RuntimeError:
+                # How each of them says that its files are missing or damaged.
+                return _construct(name, split, root, download=True)
+    except _DOWNLOAD_FAILURES as error:
+        raise InvalidDatasetError(
+            f"{name} is not in data.root = {root} and can't be downloaded: {error}; on a machine with a connection "
+            f"run python -c \"import torchvision; torchvision.datasets.{name}('FOLDER', download=True)\" "
+            "and copy FOLDER here"
+        ) from error
+
+
+def _read(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: ANN401 - torchvision has no types
+    """What is there already; nothing is downloaded or written, not even a lock."""
+    try:
+        return _construct(name, split, root, download=False)
+    except _DOWNLOAD_FAILURES as error:
+        raise InvalidDatasetError(
+            f"{name} is not in data.root = {root}, and data.download = false (a saved config, and what only reads, "
+            f"download nothing): {error}; say where it is with data.root=FOLDER, or type data.download=true"
+        ) from error
+
+
+@contextmanager
+def _one_process_at_a_time(root: Path) -> Iterator[None]:
+    """Processes started together must not unpack into the same folder."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(root, os.W_OK)
+    except PermissionError:
+        is_writable = False
+    if not is_writable:
+        # Then nobody downloads, and what is there can be read.
+        yield
+        return
+    with FileLock(root / ".download.lock"):
+        yield
+
+
+def _construct(name: TorchvisionDatasetName, split: str, root: str, *, download: bool) -> Any:  # noqa: ANN401
+    dataset: Any = getattr(datasets, name)
+    match name:
+        case "CIFAR10" | "CIFAR100" | "FashionMNIST" | "KMNIST" | "MNIST":
+            return dataset(root, train=split == "train", download=download)
+        case "DTD" | "FGVCAircraft" | "Flowers102" | "Food101" | "GTSRB" | "STL10" | "SVHN":
+            return dataset(root, split=split, download=download)
+        case "OxfordIIITPet":
+            return dataset(root, split="trainval" if split == "train" else split, download=download)
+        case "EuroSAT":
+            return dataset(root, download=download)
+        case _:
+            assert_never(name)
+
+
+def _labels(name: TorchvisionDatasetName, dataset: Any) -> Labels:  # noqa: ANN401
+    """The labels of all images without reading one; torchvision has no common name for them."""
+    match name:
+        case "CIFAR10" | "CIFAR100" | "EuroSAT" | "FashionMNIST" | "KMNIST" | "MNIST":
+            labels = dataset.targets
+        case "STL10" | "SVHN":
+            labels = dataset.labels
+        case "DTD" | "FGVCAircraft" | "Flowers102" | "Food101" | "OxfordIIITPet":
+            labels = dataset._labels
+        case "GTSRB":
+            labels = [label for _, label in dataset._samples]
+        case _:
+            assert_never(name)
+    return np.asarray(labels, dtype=np.int64)
+
+
+def _classes(dataset: Any, labels: Labels) -> tuple[str, ...]:  # noqa: ANN401
+    # GTSRB and SVHN only have numbers.
+    names = getattr(dataset, "classes", None) or [str(number) for number in range(int(labels.max()) + 1)]
+    return tuple(names)

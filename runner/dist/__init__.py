@@ -1,0 +1,1 @@
+"""Devices and what the processes of a run say to each other."""

@@ -1,0 +1,191 @@
+"""Chooses how the processes of a run come about, and says why. Imports no torch where there is no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, assert_never
+
+from runner.base.errors import LaunchError
+from runner.config.schema import Config
+from runner.launch.environment import Place, adopted_place
+
+Mode = Literal["inline", "elastic", "adopted", "submitted"]
+# What a driver of NVIDIA or AMD, or Windows' Linux, leaves in /dev; without one there is no need to ask torch.
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/nvhost-gpu")
+_THREE_WAYS = (
+    "give the place where they meet, on each machine: dist.rendezvous=HOST:PORT, where HOST is one of them and PORT is "
+    "free there; or start all processes with torchrun, srun or mpirun; or let SLURM do both: dist=slurm"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """How many processes, and who starts them."""
+
+    mode: Mode
+    reason: str
+    """Why this mode, for the log."""
+    num_nodes: int
+    """Number of machines; 1 where others have started the processes and do not say."""
+    procs_per_node: int
+    """Processes on this machine."""
+    world_size: int
+    """Number of processes."""
+    place: Place | None = None
+    """Where others have started the processes, the place of this one."""
+
+
+def choose_launch(config: Config, place: Place | None = None, *, is_in_job: bool = False) -> LaunchPlan:
+    """Choose the launch mode.
+
+    Args:
+        config: the experiment.
+        place: what the environment gives (:func:`runner.launch.environment.adopted_place`), which is asked by default.
+        is_in_job: whether this process belongs to the job as which the run was submitted.
+
+    Raises:
+        LaunchError: when the config asks for what is not there, with both numbers.
+    """
+    dist, place = config.dist, place or adopted_place()
+    match dist.launcher:
+        case "auto":
+            return _own(config) if place is None else _adopted(config, place)
+        case "adopted":
+            if place is None:
+                raise LaunchError(
+                    "dist.launcher = adopted: nobody has started a group of processes: none of RANK, "
+                    "OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, AZ_BATCHAI_PYTORCH_INIT_METHOD is set; start with "
+                    "torchrun, srun or mpirun, or leave dist.launcher=auto"
+                )
+            return _adopted(config, place)
+        case "inline" | "elastic":
+            return _own(config)
+        case "submitted":
+            if place is not None:
+                return _adopted(config, place)
+            return _alone_in_job() if is_in_job else _submitted(config)
+        case _:
+            assert_never(dist.launcher)
+
+
+def _check_can_submit() -> None:
+    if importlib.util.find_spec("submitit") is None:
+        raise LaunchError("dist=slurm needs submitit, which is not installed: pip install 'runner[slurm]'")
+    missing = [command for command in ("sbatch", "srun") if shutil.which(command) is None]
+    if missing:
+        raise LaunchError(
+            f"dist=slurm needs SLURM's {' and '.join(missing)}, not found on this machine's PATH; start from a login "
+            "node of the cluster, or train here without dist=slurm"
+        )
+
+
+def _submitted(config: Config) -> LaunchPlan:
+    dist, slurm = config.dist, config.dist.slurm
+    _check_can_submit()
+    uses_gpus = slurm.gpus_per_node > 0 and config.trainer.device not in ("cpu", "mps")
+    procs, why = dist.procs_per_node, f"dist.procs_per_node = {dist.procs_per_node}"
+    if procs == "auto":
+        procs = slurm.gpus_per_node if uses_gpus else 1
+        why += f": dist.slurm.gpus_per_node = {slurm.gpus_per_node}"
+    elif uses_gpus and procs > slurm.gpus_per_node:
+        raise LaunchError(
+            f"dist.procs_per_node = {procs}, but dist.slurm.gpus_per_node = {slurm.gpus_per_node}, and each process "
+            f"needs a GPU; ask for {procs}, or leave dist.procs_per_node=auto, or train on CPUs: trainer.device=cpu"
+        )
+    return LaunchPlan(
+        mode="submitted",
+        reason=f"dist.launcher = submitted; {why}",
+        num_nodes=dist.nodes,
+        procs_per_node=procs,
+        world_size=dist.nodes * procs,
+    )
+
+
+def _alone_in_job() -> LaunchPlan:
+    """SLURM's step has one process."""
+    return LaunchPlan(
+        mode="inline",
+        reason=f"the only process of SLURM's job {os.environ.get('SLURM_JOB_ID', '')}",
+        num_nodes=1,
+        procs_per_node=1,
+        world_size=1,
+    )
+
+
+def _own(config: Config) -> LaunchPlan:
+    dist = config.dist
+    procs, why = _procs_per_node(config)
+    world_size = dist.nodes * procs
+    if dist.nodes > 1 and dist.endpoint is None:
+        given = "" if dist.rendezvous is None else f" (dist.rendezvous = {dist.rendezvous!r} has no host and port)"
+        raise LaunchError(f"dist.nodes = {dist.nodes}, but these machines don't know each other{given}: {_THREE_WAYS}")
+    if dist.launcher == "inline" and world_size > 1:
+        raise LaunchError(
+            f"dist.launcher = inline is one process, but {dist.nodes} machines × {procs} processes ({why}) are "
+            f"{world_size}; set dist.nodes=1 dist.procs_per_node=1, or dist.launcher=auto"
+        )
+    is_alone = world_size == 1 and dist.launcher != "elastic"
+    machines = f"{dist.nodes} machines × " if dist.nodes > 1 else ""
+    processes = "1 process" if procs == 1 else f"{procs} processes"
+    return LaunchPlan(
+        mode="inline" if is_alone else "elastic",
+        reason=f"{machines}{processes}, {why}",
+        num_nodes=dist.nodes,
+        procs_per_node=procs,
+        world_size=world_size,
+    )
+
+
+def _procs_per_node(config: Config) -> tuple[int, str]:
+    wanted = config.dist.procs_per_node
+    num_gpus = 0 if config.trainer.device in ("cpu", "mps") else count_gpus()
+    if wanted == "auto":
+        return max(num_gpus, 1), f"dist.procs_per_node = auto: {num_gpus or 'no'} GPUs"
+    if num_gpus and wanted > num_gpus:  # that there is no GPU at all is for the check of the device to say
+        raise LaunchError(
+            f"dist.procs_per_node = {wanted}, but this machine has {num_gpus} GPUs, and each process needs one; "
+            f"set it to at most {num_gpus} or auto, or trainer.device=cpu"
+        )
+    return wanted, f"dist.procs_per_node = {wanted}"
+
+
+def count_gpus() -> int:
+    """GPUs that this process may use."""
+    if not any(Path(driver).exists() for driver in _GPU_DRIVERS):
+        return 0
+    from runner.dist import device  # noqa: PLC0415 - torch takes seconds, and only CUDA knows which of the GPUs it can use
+
+    return device.count_gpus()
+
+
+def _adopted(config: Config, place: Place) -> LaunchPlan:
+    dist = config.dist
+    given = 1 if dist.procs_per_node == "auto" else dist.procs_per_node
+    world_size = dist.nodes * given if place.world_size is None else place.world_size
+    if place.rank >= world_size:
+        raise LaunchError(
+            f"{place.starter} says rank {place.rank}, but there are only {world_size} processes (dist.nodes × "
+            "dist.procs_per_node); set dist.nodes to their number"
+        )
+    if dist.nodes > 1 and place.num_nodes is not None and dist.nodes != place.num_nodes:
+        raise LaunchError(
+            f"dist.nodes = {dist.nodes}, but {place.starter} uses {place.num_nodes} machines; leave out dist.nodes"
+        )
+    local = place.local_world_size
+    if isinstance(dist.procs_per_node, int) and local is not None and dist.procs_per_node != local:
+        raise LaunchError(
+            f"dist.procs_per_node = {dist.procs_per_node}, but {place.starter} has started {local} processes on this "
+            "machine; leave out dist.procs_per_node"
+        )
+    return LaunchPlan(
+        mode="adopted",
+        reason=f"started by {place.starter}, {world_size} processes",
+        num_nodes=place.num_nodes or 1,
+        procs_per_node=local or 1,
+        world_size=world_size,
+        place=place,
+    )

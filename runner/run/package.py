@@ -1,0 +1,159 @@
+"""The packaged model: the best weights and one readable JSON, enough to score images anywhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from runner.base.errors import CheckpointError
+from runner.base.files import named_write_errors, sha256_of, sync_file, sync_folder, temporary_beside, write_json
+from runner.base.untrusted import UntrustedFileError, read_json
+from runner.base.within_folder import refuse_ways_out
+from runner.config.schema.base import Section
+from runner.config.schema.model import ModelConfig
+from runner.config.schema.transforms import Normalize, Transform
+from runner.config.schema.transforms.values import Size
+from runner.run.contents import what_is_wrong
+
+PACKAGE_FORMAT = 2
+WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "model.json"
+
+
+class Preprocessing(Section):
+    """What happens to an image before the model sees it."""
+
+    image_size: Size
+    transforms: tuple[Transform, ...]
+    """Applied in this order to the uint8 RGB image."""
+    normalize: Normalize
+
+
+class ModelCard(Section):
+    """Everything about a packaged model but its weights."""
+
+    format: Literal[1, 2]
+    """Version of this file's layout. Format 1 had neither metrics nor origin."""
+    architecture: ModelConfig
+    """How to build the module; its `weights` say where training started and are not needed."""
+    num_classes: Annotated[int, Field(ge=1)]
+    classes: tuple[str, ...]
+    """Class names in index order."""
+    preprocessing: Preprocessing
+    weights_sha256: str
+    weights_kind: Literal["raw", "ema"]
+    """Whether the weights are those that were trained or their moving average."""
+    best: dict[str, Any]
+    """The metric by which these weights were chosen, its value and its epoch."""
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    """What they reach on each split that they were evaluated on; empty until then."""
+    origin: dict[str, Any] = Field(default_factory=dict)
+    """The run that they come from: folder, start, git commit, data, versions."""
+
+    @model_validator(mode="after")
+    def _of_as_many_classes(self) -> ModelCard:
+        if len(self.classes) != self.num_classes or len(set(self.classes)) != self.num_classes:
+            raise ValueError(
+                f"num_classes = {self.num_classes}, but classes are {len(set(self.classes))} different names"
+            )
+        return self
+
+    @field_validator("best")
+    @classmethod
+    def _says_which_epoch(cls, best: dict[str, Any]) -> dict[str, Any]:
+        if type(best.get("epoch")) is not int:
+            raise ValueError("does not say which epoch it was")
+        return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package that was read and verified."""
+
+    card: ModelCard
+    weights_file: Path
+
+
+def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
+    """Write `model/` as a whole; an older package is replaced only once the new one is complete.
+
+    Args:
+        folder: the folder to make.
+        weights: the safetensors file of a verified checkpoint; copied byte by byte.
+        card: the fields of :class:`ModelCard` but for format and digest.
+
+    Raises:
+        OutputError: when it can't be written.
+    """
+    temporary = temporary_beside(folder)
+    with named_write_errors(folder):
+        try:
+            temporary.mkdir()
+            shutil.copyfile(weights, temporary / WEIGHTS_FILE)
+            sync_file(temporary / WEIGHTS_FILE)
+            digest = sha256_of(temporary / WEIGHTS_FILE)
+            checked = ModelCard.model_validate_json(
+                json.dumps({"format": PACKAGE_FORMAT, "weights_sha256": digest, **card})
+            )
+            write_json(temporary / CARD_FILE, checked.model_dump(mode="json"))
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.rename(folder)
+            sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def add_metrics(folder: Path, metrics: dict[str, Any]) -> None:
+    """Say in model.json what the weights reach, by split.
+
+    Raises:
+        OutputError: when it can't be written.
+    """
+    card = _read_card(folder / CARD_FILE, folder)
+    changed = card.model_copy(update={"metrics": metrics})
+    write_json(folder / CARD_FILE, changed.model_dump(mode="json"))
+
+
+def read_package(path: Path) -> Package:
+    """Read a package and compare its weights with their digest.
+
+    Args:
+        path: a run folder, or the package folder itself.
+
+    Raises:
+        CheckpointError: when there is none, it is of a newer format, or it is damaged.
+    """
+    refuse_ways_out(path)
+    folder = path / "model" if (path / "model").is_dir() else path
+    card, weights_file = _read_card(folder / CARD_FILE, path), folder / WEIGHTS_FILE
+    if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
+        raise CheckpointError(f"{weights_file} is missing or damaged: it differs from what was written (SHA-256)")
+    return Package(card=card, weights_file=weights_file)
+
+
+def _read_card(card_file: Path, path: Path) -> ModelCard:
+    try:
+        values = read_json(card_file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(
+            f"{path} holds no packaged model ({CARD_FILE}); a run has one once its training is completed"
+        ) from error
+    except (OSError, UntrustedFileError) as error:
+        raise CheckpointError(f"{card_file} can't be read: {error}") from error
+    version = values.get("format") if isinstance(values, dict) else None
+    if type(version) is int and version > PACKAGE_FORMAT:
+        raise CheckpointError(
+            f"{card_file} has format {version}, of a newer runner; this one reads up to {PACKAGE_FORMAT}: update it"
+        )
+    if type(version) is not int or version not in get_args(ModelCard.model_fields["format"].annotation):
+        raise CheckpointError(f"{card_file} has format {str(version)[:20]!r}; this runner reads up to {PACKAGE_FORMAT}")
+    try:
+        return ModelCard.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise CheckpointError(f"{card_file} is damaged: {what_is_wrong(error)}") from error

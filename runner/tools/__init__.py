@@ -1,0 +1,1 @@
+"""What is done with data sets and finished runs; imported by the commands and by the library door only."""

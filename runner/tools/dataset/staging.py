@@ -1,0 +1,133 @@
+"""A folder that appears only when it is complete, and never in place of another."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from runner.base.console import LOGGER
+from runner.base.errors import OutputError, UsageError
+from runner.base.files import named_write_errors, sync_folder
+from runner.base.untrusted import printable
+
+_LOCK = "lock"
+
+
+def full_path(path: str) -> Path:
+    """A path as it was typed, as a full one; `~` is the home folder.
+
+    Raises:
+        UsageError: the home folder of an unknown user, or a NUL character.
+    """
+    if "\0" in path:
+        raise UsageError(f"{printable(path)}: this is no path: it has a NUL character in it")
+    try:
+        expanded = Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{path}: {error}; write the full path instead of ~") from error
+    return Path(os.path.abspath(expanded))  # noqa: PTH100 - resolve() would replace links by what they point to
+
+
+def refuse_existing(output: Path) -> None:
+    """Refuse to write where something is; an empty folder is as good as none.
+
+    Raises:
+        OutputError: there is something, or it can't be looked at.
+    """
+    with named_write_errors(output):
+        if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
+            raise OutputError(f"output = {output}: already exists and is never overwritten; choose another")
+
+
+def refuse_within(output: Path, folder: Path) -> None:
+    """Refuse to write into the input.
+
+    Raises:
+        OutputError: the output lies in this folder, or is it.
+    """
+    if output.resolve().is_relative_to(folder.resolve()):
+        raise OutputError(f"output = {output}: lies within the input {folder}, which is never changed; choose another")
+
+
+def refuse_full_disk(output: Path, num_bytes: int) -> None:
+    """Refuse what can't fit before anything is written.
+
+    Raises:
+        OutputError: the disk has less free space than these bytes.
+    """
+    existing = next(folder for folder in output.parents if folder.is_dir())
+    free = shutil.disk_usage(existing).free
+    if num_bytes > free:
+        raise OutputError(
+            f"output = {output}: needs {num_bytes / 1e9:,.2f} GB, but only {free / 1e9:,.2f} GB are free there; free "
+            "space or choose another folder"
+        )
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """An empty folder to be filled, which becomes `output` when the block ends well and is removed otherwise.
+
+    It lies beside `output`, hidden, so that the last step is one rename. What a killed process has left there is
+    recognised by its lock, which nobody holds, and removed.
+
+    Raises:
+        OutputError: it can't be written, or something else has taken the place meanwhile.
+    """
+    refuse_existing(output)
+    with named_write_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(output)
+        staging = Path(tempfile.mkdtemp(prefix=_prefix(output), dir=output.parent))
+    lock = FileLock(staging / _LOCK, timeout=0)
+    folder = staging / "content"
+    try:
+        with named_write_errors(output):
+            lock.acquire()
+            folder.mkdir()
+        yield folder
+        _move(folder, output)
+    finally:
+        lock.release()
+        # What can't be removed now is recognised and removed by the next one.
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _prefix(output: Path) -> str:
+    return f".{output.name}.unfinished-"
+
+
+def _move(folder: Path, output: Path) -> None:
+    with named_write_errors(output):
+        # Else a power cut might leave the name of a folder without the content of its files; one call for all.
+        os.sync()
+        try:
+            # Replaces an empty folder, fails on any other.
+            folder.rename(output)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise OutputError(f"output = {output}: has been made by somebody else meanwhile; choose another") from error
+        sync_folder(output.parent)
+
+
+def _remove_leftovers(output: Path) -> None:
+    for leftover in output.parent.glob(f"{glob.escape(_prefix(output))}*"):
+        lock = leftover / _LOCK
+        if not lock.exists():
+            # It has just been made, or was left in that very moment.
+            continue
+        try:
+            with FileLock(lock, timeout=0):
+                shutil.rmtree(leftover)
+        except Timeout:
+            continue
+        LOGGER.info("removed %s, which a process that was killed had left", leftover)

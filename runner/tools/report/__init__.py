@@ -1,0 +1,29 @@
+"""The report of a run: one HTML file that explains it, with nothing outside of it. Imports no torch.
+
+Drawing and templates are imported only when a report is written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.base.console import LOGGER
+
+if TYPE_CHECKING:
+    from runner.data.splits import Splits
+
+REPORT_FILE = "report.html"
+
+
+def explain_end(run_dir: Path, splits: Splits) -> None:
+    """Write the report of a run that has just ended; a report that can't be written is no reason for it to fail."""
+    try:
+        from runner.tools.report.write import write_report  # noqa: PLC0415
+
+        write_report(run_dir, run_dir / REPORT_FILE, splits)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        LOGGER.warning("the report can't be written: %s; python -m runner report run=%s tries again", reason, run_dir)
+    else:
+        LOGGER.info("report      %s", run_dir / REPORT_FILE)

@@ -1,0 +1,83 @@
+"""What may make a repeated run come out differently from the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.data.fingerprint import content_of, differences, fingerprint
+from runner.run import provenance
+from runner.tools.runs.diff import data_of
+from runner.tools.runs.past import PastRun, read_small
+
+if TYPE_CHECKING:
+    from runner.launch.preflight import Ready
+
+
+def reasons_to_differ(original: PastRun, ready: Ready) -> list[str]:
+    """Sentences about code, environment and data that are not those of the original run; none is best.
+
+    Args:
+        original: the run that is repeated.
+        ready: the new one, checked on this machine.
+    """
+    return [
+        *_code(original, provenance.git_state(Path.cwd())),
+        *_environment(original, ready),
+        *_data(original, ready),
+    ]
+
+
+def _code(original: PastRun, now: provenance.GitState) -> Iterator[str]:
+    git = original.record.get("git") or {}
+    commit, patch_file = git.get("commit"), original.path / "source.patch"
+    if commit != now.commit:
+        here = f"this folder is at {now.commit}" if now.commit else "this folder is in no git repository"
+        made = f"the run was made at commit {commit}" if commit else "the run was made outside of git"
+        yield f"the code differs: {made}, {here}" + (f"; git checkout {commit} goes there" if commit else "")
+    patch = read_small(patch_file) or b""
+    if patch != now.patch.encode(errors="surrogateescape"):
+        where = f"had those of {patch_file}" if patch else "had none"
+        yield f"uncommitted changes differ: the run {where}, this folder has {'others' if now.patch else 'none'}"
+
+
+def _environment(original: PastRun, ready: Ready) -> Iterator[str]:
+    from runner.dist.device import choose_device, choose_precision, describe_device  # noqa: PLC0415 - torch, only when asked
+
+    before = original.record.get("versions") or {}
+    for name, version in _versions().items():
+        if name in before and before[name] != version:
+            yield f"{name} differs: the run had {before[name]}, here is {version}"
+    if ready.plan.world_size != original.record.get("world_size", ready.plan.world_size):
+        yield (
+            f"the number of processes differs: the run had {original.record['world_size']}, this one will have "
+            f"{ready.plan.world_size}"
+        )
+    if ready.plan.mode == "submitted":
+        return  # only the machines that will train can tell
+    device = choose_device(ready.config.trainer)
+    if describe_device(device) != original.record.get("device"):
+        yield f"the device differs: the run had {original.record.get('device')}, here is {describe_device(device)}"
+    precision = choose_precision(ready.config.trainer, device).name
+    if precision != _numerics(original).get("precision", precision):
+        yield f"the precision differs: the run had {_numerics(original)['precision']}, this one will have {precision}"
+
+
+def _data(original: PastRun, ready: Ready) -> Iterator[str]:
+    before = data_of(original)
+    if before["fingerprint"] is not None and before["fingerprint"] != fingerprint(ready.splits):
+        yield "the data set differs: other images, or other classes, than the run was made with"
+    elif before.get("content"):
+        content = content_of(ready.splits, ready.config.data.fingerprint)
+        yield from (f"the data set differs: {said}" for said in differences(before["content"], content, tuple(content)))
+
+
+def _numerics(original: PastRun) -> dict[str, Any]:
+    return original.state.get("numerics") or {}
+
+
+def _versions() -> dict[str, str]:
+    import torch  # noqa: PLC0415
+
+    return provenance.versions() | {"torch": str(torch.__version__)}

@@ -1,0 +1,177 @@
+"""Composes the config of each trial, as Hydra would for each job of a multirun, and checks it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig, flag_override
+
+from runner.base.errors import ConfigError, Problem
+from runner.config.compose import checked_config, plain_values
+from runner.config.composing import limited_time
+from runner.config.conf_folder import group_options
+from runner.config.refusal import override_behind, plain, translate, unknown_option
+from runner.config.saved import saved_config
+from runner.config.schema import Config
+from runner.config.schema.judge import judge
+from runner.config.schema.sweep import SweepConfig
+from runner.tools.sweep.axes import Axis, bounds, element_of
+from runner.tools.sweep.folder import Trial
+from runner.tools.sweep.identity import identity_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composer:
+    """Makes trials out of values."""
+
+    loader: ConfigLoader
+    master: DictConfig
+    """The composed config of the sweep, in which the keys that vary have their defaults."""
+    shared: Sequence[str]
+    """Overrides that all trials have."""
+    axes: Sequence[Axis]
+    found_before: tuple[Problem, ...] = ()
+    """Mistakes that Hydra was not shown, since it would have ended at them."""
+
+    def trial(self, number: int, values: Mapping[str, str]) -> Trial:
+        """The trial with these values of the axes.
+
+        Raises:
+            ConfigError: with every mistake in its config.
+        """
+        config, overrides = self._config(self.overrides_of(values))
+        return Trial(
+            number=number,
+            identity=identity_of(config, values),
+            values=dict(values),
+            overrides=_without_sweep(overrides),
+            config=config.to_save(),
+        )
+
+    def overrides_of(self, values: Mapping[str, str]) -> list[str]:
+        """What Hydra is given for a trial with these values."""
+        elements = {axis.key: axis.override for axis in self.axes}
+        return [*self.shared, *(f"{elements[key]}={value}" for key, value in values.items())]
+
+    def again(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """The config of a trial of an earlier start, with all but its values as it is typed now.
+
+        Raises:
+            ConfigError: where they do not fit.
+        """
+        elements = {axis.key: axis.override for axis in self.axes}
+        shared = [item for item in self.shared if plain(item).partition("=")[0] not in values]
+        own = [f"{elements.get(key, element_of(key))}={value}" for key, value in values.items()]
+        config, _ = self._config([*shared, *own])
+        return config.to_save()
+
+    def typed(self, number: int, overrides: list[str], shared: Collection[str]) -> Trial:
+        """The trial of overrides that another sweeper has made up; what is not shared by all is what varies.
+
+        Raises:
+            ConfigError: with every mistake in its config.
+        """
+        config, told = self._config(overrides)
+        varied = [plain(item).partition("=") for item in overrides if item not in shared]
+        values = {key: value for key, _, value in varied}
+        return Trial(
+            number=number,
+            identity=identity_of(config, values),
+            values=values,
+            overrides=_without_sweep(told),
+            config=config.to_save(),
+        )
+
+    def trials(self, combinations: Sequence[Mapping[str, str]], first_number: int = 0) -> list[Trial]:
+        """Trials of many combinations, each identity once.
+
+        Raises:
+            ConfigError: with the mistakes of all of them.
+        """
+        found: dict[str, Trial] = {}
+        problems: dict[str, Problem] = {}
+        for values in combinations:
+            try:
+                trial = self.trial(first_number + len(found), values)
+                found.setdefault(trial.identity, trial)
+            except ConfigError as error:
+                problems |= {str(problem): problem for problem in error.problems}
+        if problems:
+            raise ConfigError(list(problems.values()))
+        return list(found.values())
+
+    def check_axes(self) -> Config:
+        """Check each value that an axis may have at its bounds, the others at their first; returns the first config.
+
+        Raises:
+            ConfigError: with every mistake.
+        """
+        first = self._applying({axis.key: bounds(axis)[0] for axis in self.axes})
+        # A condition may need another first value of what it depends on.
+        varied = [
+            self._applying({**first, **{key: allowed[0] for key, allowed in axis.when.items()}, axis.key: value})
+            for axis in self.axes
+            for value in bounds(axis)
+        ]
+        trials = self.trials([first, *varied])
+        return saved_config(trials[0].config)
+
+    def _applying(self, values: Mapping[str, str]) -> dict[str, str]:
+        chosen: dict[str, str] = {}
+        for axis in self.axes:
+            if axis.applies({**values, **chosen}):
+                chosen[axis.key] = values.get(axis.key) or bounds(axis)[0]
+        return chosen
+
+    def _config(self, overrides: list[str]) -> tuple[Config, tuple[str, ...]]:
+        try:
+            with limited_time():
+                composed = self.loader.load_sweep_config(self.master, overrides)
+        except MissingConfigException as error:
+            culprit = override_behind(error, overrides)
+            raise ConfigError([*self.found_before, unknown_option(error, culprit, overrides, group_options)]) from error
+        except ConfigError:
+            raise
+        except Exception as error:
+            refusal = translate(error, overrides)
+            if refusal is None:
+                raise
+            raise ConfigError([*self.found_before, refusal]) from error
+        with flag_override(composed, ["struct", "readonly"], [False, False]):
+            HydraConfig.instance().set_config(composed)
+        return checked_config(composed, self.found_before, [*self.master.hydra.overrides.hydra, *overrides])
+
+
+def sweep_config(master: DictConfig) -> SweepConfig:
+    """The section `sweep` of a composed config, whatever the rest of it may be.
+
+    Raises:
+        ConfigError: with every mistake in this section.
+    """
+    values: dict[str, Any] = {str(key): value for key, value in plain_values(without_hydra(master), []).items()}
+    try:
+        return judge(values).sweep
+    except ConfigError as error:
+        problems = [problem for problem in error.problems if problem.key.split(".")[0] == "sweep"]
+        if problems:
+            raise ConfigError(problems) from None
+    return SweepConfig.model_validate_json(json.dumps(values["sweep"]))
+
+
+def without_hydra(master: DictConfig) -> DictConfig:
+    """A copy of a composed config without Hydra's own node."""
+    copied = master.copy()
+    with flag_override(copied, ["struct", "readonly"], [False, False]):
+        del copied["hydra"]
+    assert isinstance(copied, DictConfig)
+    return copied
+
+
+def _without_sweep(overrides: Sequence[str]) -> list[str]:
+    return [item for item in overrides if not item.startswith(("sweep.", "sweep="))]

@@ -1,0 +1,122 @@
+"""Policies that end trials early: those of Optuna, and two that it lacks, on its interface.
+
+When a trial is judged (sweep.pruning.evaluation_interval, delay_evaluation) is the same for all of them and decided in
+`study.py`; here an epoch is judged whenever it is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import assert_never
+
+from optuna.pruners import (
+    BasePruner,
+    HyperbandPruner,
+    MedianPruner,
+    NopPruner,
+    PercentilePruner,
+    SuccessiveHalvingPruner,
+)
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from runner.config.schema.sweep import SweepConfig
+
+
+class BanditPruner(BasePruner):
+    """Ends a trial that is too far behind the best one at the same epoch (Azure Machine Learning's BanditPolicy).
+
+    https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters#bandit-policy
+
+    With b the best value of this trial and B that of all trials, both up to this epoch: where more is better it ends
+    when b < B / (1 + slack_factor), or b < B − slack_amount; where less is better, when b > B · (1 + slack_factor), or
+    b > B + slack_amount.
+    """
+
+    def __init__(self, *, slack_factor: float | None, slack_amount: float | None) -> None:
+        self.slack_factor = slack_factor
+        self.slack_amount = slack_amount
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Whether to end the trial."""
+        if trial.last_step is None:
+            return False
+        is_max = study.direction == StudyDirection.MAXIMIZE
+        own = best_until(trial, trial.last_step, is_max)
+        values = (best_until(other, trial.last_step, is_max) for other in study.get_trials(deepcopy=False))
+        known = [value for value in values if value is not None]
+        if own is None or not known:
+            return False
+        best = max(known) if is_max else min(known)
+        if self.slack_factor is not None:
+            return own < best / (1 + self.slack_factor) if is_max else own > best * (1 + self.slack_factor)
+        assert self.slack_amount is not None, "the schema asks for one of them"
+        return own < best - self.slack_amount if is_max else own > best + self.slack_amount
+
+
+class TruncationPruner(BasePruner):
+    """Ends the worst share of the running trials at each judgement (Azure's TruncationSelectionPolicy).
+
+    https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters#truncation-selection-policy
+
+    Of n running trials that have reached this epoch, the ⌊n · percent / 100⌋ with the worst best value up to it end; of
+    equals the one that was started later.
+    """
+
+    def __init__(self, percent: float) -> None:
+        self.percent = percent
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Whether to end the trial."""
+        step = trial.last_step
+        if step is None:
+            return False
+        is_max = study.direction == StudyDirection.MAXIMIZE
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        peers = [peer for peer in running if peer.number != trial.number and (peer.last_step or 0) >= step]
+        ranked = sorted((*peers, trial), key=lambda peer: self._goodness(peer, step, is_max))
+        num_ended = math.floor(len(ranked) * self.percent / 100)
+        return trial.number in [peer.number for peer in ranked[:num_ended]]
+
+    @staticmethod
+    def _goodness(trial: FrozenTrial, step: int, is_max: bool) -> tuple[float, int]:
+        value = best_until(trial, step, is_max)
+        worst = -math.inf
+        return (worst if value is None else value if is_max else -value), -trial.number
+
+
+def best_until(trial: FrozenTrial, step: int, is_max: bool) -> float | None:
+    """The best value of a trial up to an epoch; None where it has none."""
+    values: Iterable[float] = (value for epoch, value in trial.intermediate_values.items() if epoch <= step)
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return None
+    return max(known) if is_max else min(known)
+
+
+def build_pruner(sweep: SweepConfig, max_epochs: int) -> BasePruner:  # noqa: PLR0911 - a table
+    """The policy of a sweep.
+
+    Args:
+        sweep: checked.
+        max_epochs: epochs of a whole trial; hyperband spreads its brackets over them.
+    """
+    options = sweep.pruning
+    match sweep.pruner:
+        case "none":
+            return NopPruner()
+        case "median":
+            return MedianPruner(n_startup_trials=options.startup_trials)
+        case "percentile":
+            return PercentilePruner(options.percentile, n_startup_trials=options.startup_trials)
+        case "successive_halving":
+            return SuccessiveHalvingPruner(options.min_epochs, options.reduction_factor)
+        case "hyperband":
+            return HyperbandPruner(options.min_epochs, max(max_epochs, options.min_epochs), options.reduction_factor)
+        case "bandit":
+            return BanditPruner(slack_factor=options.slack_factor, slack_amount=options.slack_amount)
+        case "truncation":
+            return TruncationPruner(options.truncation_percent)
+        case _:
+            assert_never(sweep.pruner)

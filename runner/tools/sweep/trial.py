@@ -1,0 +1,79 @@
+"""The process of one trial, started by a sweep: `python -m runner.tools.sweep.trial SWEEP NUMBER PARENT`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from runner.base import console
+from runner.base.errors import EXIT_DONE, EXIT_FAILURE, RunnerError, StoppedOnRequest
+from runner.base.files import write_json
+from runner.base.leave import leave
+from runner.base.stop import StopRequest
+from runner.config.saved import saved_config
+from runner.launch.preflight import preflight
+from runner.launch.submitted import Submission
+from runner.launch.watch import Watch, die_with
+from runner.tools.sweep.folder import SweepFolder, Trial, load_trial
+from runner.tools.sweep.jobs import JOB_FILE
+from runner.training.attempt import Attempt
+
+ERROR_FILE = Path("logs", "trial.error.json")
+LOG_FILE = Path("logs", "trial.log")
+
+
+def main() -> int:
+    """Train one trial, from wherever it stands; its run folder, or an error file there, says how it ended.
+
+    Returns:
+        The exit code that training it alone would have.
+    """
+    sweep, number, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    die_with(parent)
+    watch = Watch(parent=parent, stall_seconds=None, on_stall=lambda seconds: None)
+    with watch.watching(), StopRequest() as stop:
+        console.set_up()
+        folder = SweepFolder(sweep)
+        trial = load_trial(sweep / "trials" / f"{number}.json")
+        try:
+            _train(folder, trial, stop)
+        except StoppedOnRequest as request:
+            console.show_error(request)
+            return request.exit_code
+        except Exception as error:
+            return _told(error, folder.run_dir(trial))
+    return EXIT_DONE
+
+
+def _train(folder: SweepFolder, trial: Trial, stop: StopRequest) -> None:
+    run_dir = folder.run_dir(trial)
+    is_resumed = (run_dir / "run.json").is_file()
+    config = saved_config(trial.config)
+    ready = preflight(config, run_dir)
+    from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+
+    attempt = Attempt(
+        overrides=tuple(trial.overrides),
+        command=shlex.join(["python", "-m", "runner", *trial.overrides]),
+        is_resumed=is_resumed,
+        trial_file=folder.path / "trials" / f"{trial.number}.json" if config.sweep.pruner != "none" else None,
+    )
+    result = launch(ready, attempt, folder=run_dir, stop=stop)
+    if isinstance(result, Submission):
+        write_json(run_dir / JOB_FILE, {"job_id": result.job_id})
+
+
+def _told(error: Exception, run_dir: Path) -> int:
+    """Leave word of a failure, also of one that came before there was a run to record it."""
+    name = error.name if isinstance(error, RunnerError) else type(error).__name__
+    write_json(run_dir / ERROR_FILE, {"name": name, "message": str(error)})
+    if isinstance(error, RunnerError):
+        console.show_error(error)
+        return error.exit_code
+    console.show_traceback()
+    return EXIT_FAILURE
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,1 @@
+"""One training from begin to end: its parts are assembled, trained, recorded, resumed and stopped."""

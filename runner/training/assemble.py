@@ -1,0 +1,285 @@
+"""The one place where the parts of a run are built and put together: the only importer of the builders.
+
+`runner.training.assemble_trained` belongs to it: what it takes to use a model that is trained already.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from runner.base.console import LOGGER
+from runner.base.errors import DeviceError
+from runner.base.keyed_random import key
+from runner.base.stop import StopRequest
+from runner.config.schema import Config
+from runner.config.schema.data import DataConfig
+from runner.data.cache.keeping import Keeping, decide_keeping
+from runner.data.cache.memory import shown_bytes
+from runner.data.cache.on_device import DeviceImages, load_onto, refuse_too_many
+from runner.data.cache.pixel_cache import cached
+from runner.data.cache.room import NoRoomError
+from runner.data.fingerprint import fingerprint
+from runner.data.images.batched import BatchedTransforms, parted
+from runner.data.images.transforms import (
+    Normalizer,
+    eval_transform,
+    follow_weights,
+    pipeline_of,
+    train_transform,
+    with_normalize,
+)
+from runner.data.loader.balance import class_weights
+from runner.data.loader.batch import Batch
+from runner.data.loader.loader import EvalBatches, TrainBatches
+from runner.data.loader.workers import resolve_workers
+from runner.data.source import ImageSource
+from runner.data.splits import Splits
+from runner.dist.collectives import DistContext
+from runner.dist.device import Precision, choose_memory_format
+from runner.evaluation.examine import Share
+from runner.model import StartingWeights, build_model, head_of, weights_preprocessing
+from runner.optimizer import build_optimizer
+from runner.run.checkpoint_writer import CheckpointWriter
+from runner.trainer.average import MovingAverage
+from runner.trainer.bad_images import BadImages
+from runner.trainer.loop import Trainer
+from runner.trainer.recorder import Recorder
+from runner.trainer.weighting import Weighting
+
+_NUM_LOADED_AT_ONCE = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """The parts of a run, put together."""
+
+    trainer: Trainer
+    data: DataConfig
+    """The data config in force: where weights bring their own preprocessing, it follows them."""
+    test: Share | None
+    """This process's share of the test split; None where there is none."""
+
+
+def assemble(
+    config: Config,
+    splits: Splits,
+    writer: CheckpointWriter,
+    *,
+    dist: DistContext,
+    precision: Precision,
+    stop: StopRequest,
+    recorder: Recorder | None,
+    keeping: Keeping | None = None,
+    weights: StartingWeights = "download",
+) -> Assembled:
+    """Build model, data, optimizer and trainer of one process; of a model that starts from `weights`.
+
+    With `keeping`, decoded images are kept as for other splits than these.
+
+    Raises:
+        InvalidModelError: when the model can't be built or its weights don't fit.
+    """
+    # The same first weights in every process, whatever was drawn before.
+    torch.manual_seed(key(config.seed, "model"))
+    built = build_model(config.model, len(splits.classes), weights)
+    data = in_force(config)
+    keeping = keeping or _agreed_keeping(data, splits, dist)
+    num_kept, data = -(-len(splits.val) // dist.world_size) if keeping.evaluation else 0, keeping.applied_to(data)
+    memory_format = choose_memory_format(dist.device, precision, data.image_size)
+    model = _placed(built.module, config, dist, memory_format)
+    train_batches = _train_batches(config, data, kept_in_memory(splits.train, data, keeping, dist, num_kept), dist)
+    trainer = Trainer(
+        config=config,
+        dist=dist,
+        precision=precision,
+        classes=splits.classes,
+        model=model,
+        head=head_of(model, config.model) if config.trainer.freeze_backbone_epochs else None,
+        ema=MovingAverage(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None,
+        normalizer=Normalizer(data.normalize).to(dist.device),
+        memory_format=memory_format,
+        optimizer=build_optimizer(config.optimizer, model),
+        train_batches=train_batches,
+        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist, num_kept)),
+        **_counting(data, splits, train_batches, dist),
+        data_fingerprint=fingerprint(splits),
+        writer=writer,
+        stop=stop,
+        recorder=recorder,
+    )
+    test = share_of(data, "data.test", splits.test, dist) if splits.test is not None else None
+    return Assembled(trainer=trainer, data=data, test=test)
+
+
+def _agreed_keeping(data: DataConfig, splits: Splits, dist: DistContext) -> Keeping:
+    """What is kept, decided by the main process: the others must do the same."""
+    decided = decide_keeping(data, splits.train, len(splits.val)) if dist.is_main else None
+    return Keeping(**dist.share_object(None if decided is None else asdict(decided)))
+
+
+def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format: torch.memory_format) -> nn.Module:
+    """The model as it is trained: on the device, in its memory format."""
+    if config.dist.sync_batchnorm and dist.world_size > 1:
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    model = module.to(dist.device).to(memory_format=memory_format)
+    if config.trainer.compile:
+        model.compile()
+    return model
+
+
+def in_force(config: Config) -> DataConfig:
+    """The data config, with the preprocessing of pretrained weights that bring their own, and one normalisation."""
+    data, preprocessing = config.data, weights_preprocessing(config.model)
+    if preprocessing is not None:
+        data = follow_weights(data, **vars(preprocessing))
+        LOGGER.info("preprocessing follows the weights: %s", preprocessing)
+    return with_normalize(data)
+
+
+def preview_batches(config: Config, splits: Splits) -> TrainBatches:
+    """The training images as one process would get them, to be looked at: without a model."""
+    alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
+    data = decide_keeping(config.data, splits.train, num_evaluation_images=0).applied_to(config.data)
+    # Looked at once, they need not be kept; but where it is asked for, `device` draws its crops in its own way.
+    uncached = {"cache": "device" if config.data.cache == "device" else "none"}
+    return _train_batches(config, data.model_copy(update=uncached), splits.train, alone)
+
+
+def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: DistContext) -> dict[str, Any]:
+    """What decides how much an image counts, and whether too many are bad."""
+    is_weighted = data.balance == "loss_weights"
+    weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
+    bad_images = (_bad_images(data, "data.train", splits.train, dist), _bad_images(data, "data.val", splits.val, dist))
+    return {"weighting": Weighting(batches, weights, dist.device), "bad_images": bad_images}
+
+
+def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> BadImages:
+    return BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
+
+
+def kept_in_memory(
+    source: ImageSource,
+    data: DataConfig,
+    keeping: Keeping,
+    dist: DistContext,
+    num_kept: int,
+    *,
+    say: Callable[[str], object] = LOGGER.info,
+) -> ImageSource:
+    """The training split, kept if it is to be; beside it each process keeps this many images of evaluation.
+
+    Raises:
+        DeviceError: data.cache=memory asks for it, and there is no room.
+    """
+    if keeping.training != "memory":
+        return source
+    try:
+        kept = cached(
+            source,
+            keeping.decoded_bytes,
+            dist.share_object(uuid.uuid4().hex),
+            partial(dist.total, 0),
+            is_asked_for=keeping.is_asked_for,
+            evaluation_bytes=dist.num_sharing_cores * num_kept * _prepared_bytes(data),
+        )
+    except NoRoomError as reason:
+        if keeping.is_asked_for:
+            raise DeviceError(f"data.cache=memory: {reason}; use data.cache=none") from reason
+        say(
+            f"cache       training images are decoded in each epoch: {reason} (data.cache=memory keeps them if it can; "
+            "data.cache=none decodes JPEGs no larger than their crops need)"
+        )
+        return source
+    say(f"cache       training images stay in memory once they are decoded: about {shown_bytes(keeping.decoded_bytes)}")
+    return kept
+
+
+def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: DistContext) -> TrainBatches:
+    batches = TrainBatches(
+        source=source,
+        preparation=train_transform(data),
+        seed=config.seed,
+        batch_size=data.batch_size,
+        last_batch=data.last_batch,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
+        skips_bad=data.on_bad_image == "skip",
+        draws_balanced=data.balance == "sampler",
+    )
+    if data.cache != "device":
+        return batches
+    return replace(batches, on_device=_on_device(data, batches, dist))
+
+
+def _on_device(data: DataConfig, batches: TrainBatches, dist: DistContext) -> DeviceImages:
+    """All training images, after those transforms that are always the same, on this process's device."""
+    transforms = parted(data.train_transforms)
+    assert isinstance(transforms, BatchedTransforms), "others are refused before"
+    loaded = EvalBatches(
+        batches.source,
+        pipeline_of(transforms.fixed),
+        batch_size=_NUM_LOADED_AT_ONCE,
+        rank=0,
+        world_size=1,
+        workers=batches.workers,
+        pin_memory=batches.pin_memory,
+        skips_bad=batches.skips_bad,
+    )
+    with closing(loaded):
+        images, bad = load_onto(dist.device, _beating(loaded, dist), transforms, len(batches.source))
+    labels = batches.source.labels
+    return DeviceImages(images, labels, transforms, size=data.image_size, seed=batches.seed, bad=bad)
+
+
+def _beating(batches: EvalBatches, dist: DistContext) -> Iterator[Batch]:
+    for _, batch in batches:
+        dist.beat()
+        yield batch
+
+
+def share_of(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> Share:
+    """What one process evaluates of a split; `key` names the split for messages."""
+    return Share(
+        source=source, batches=_eval_batches(data, source, dist), bad_images=_bad_images(data, key, source, dist)
+    )
+
+
+def _prepared_bytes(data: DataConfig) -> int:
+    """Of an image after its transforms."""
+    return 3 * data.image_size**2
+
+
+def _kept_on(data: DataConfig, dist: DistContext, num_kept: int) -> torch.device | None:
+    """Where so many images of evaluation stay between two epochs; None if there are none to keep."""
+    if num_kept == 0:
+        return None
+    if data.cache != "device":
+        return torch.device("cpu")
+    refuse_too_many(dist.device, "images of evaluation of each process", num_kept, _prepared_bytes(data))
+    return dist.device
+
+
+def _eval_batches(
+    data: DataConfig, source: ImageSource, dist: DistContext, kept_on: torch.device | None = None
+) -> EvalBatches:
+    return EvalBatches(
+        source,
+        eval_transform(data),
+        batch_size=data.batch_size,
+        workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
+        rank=dist.rank,
+        world_size=dist.world_size,
+        pin_memory=dist.device.type == "cuda",
+        skips_bad=data.on_bad_image == "skip",
+        kept_on=kept_on,
+    )

@@ -1,0 +1,166 @@
+"""Puts models together that are trained already: for evaluation, for scoring, for export and for Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from runner.base.typed_path import typed_path
+from runner.config.schema import Config
+from runner.config.schema.model import ModelConfig
+from runner.config.schema.transforms import Normalize
+from runner.data.images.transforms import Normalizer, PackagedTransform, Pipeline, pipeline_of
+from runner.data.splits import Splits
+from runner.dist.collectives import DistContext, single_process
+from runner.dist.device import Precision, choose_memory_format
+from runner.evaluation.examine import Scorer, Share
+from runner.evaluation.subject import read_classes
+from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights
+from runner.model import build_architecture, check_trained
+from runner.run.package import Package, Preprocessing, read_package
+from runner.training.assemble import in_force, share_of
+
+
+def assemble_evaluation(
+    config: Config, splits: Splits, split: str, file: Path, *, dist: DistContext, precision: Precision
+) -> tuple[Scorer, Share]:
+    """Put together what it takes to evaluate weights; every process must call it.
+
+    Args:
+        config: of the run, complete and checked.
+        splits: of which `val` is evaluated, whichever split of the data it is.
+        split: which one it is.
+        file: the weights, which the main process reads.
+        dist: place of this process among others.
+        precision: number format of the forward pass.
+
+    Raises:
+        CheckpointError: when the weights are of another model.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    data = in_force(config)
+    if dist.is_main:
+        check_trained(file, config.model, len(splits.classes))
+    module = build_architecture(config.model, len(splits.classes))
+    load_weights(module, file, dist)
+    scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
+    if config.trainer.compile:
+        scorer.module.compile()
+    return scorer, share_of(data, f"data.{split}", splits.val, dist)
+
+
+def _scorer(
+    module: nn.Module, normalize: Normalize, image_size: int, dist: DistContext, precision: Precision
+) -> Scorer:
+    memory_format = choose_memory_format(dist.device, precision, image_size)
+    return Scorer(
+        module=module.eval().to(dist.device).to(memory_format=memory_format),
+        normalizer=Normalizer(normalize).to(dist.device),
+        dist=dist,
+        precision=precision,
+        memory_format=memory_format,
+    )
+
+
+def assemble_scorer(package: Package, device: torch.device, precision: Precision) -> tuple[Scorer, Pipeline]:
+    """Put together what it takes to score images with a packaged model, in one process.
+
+    Returns:
+        The model, and what is done to the uint8 pixels of an image (3 × height × width) before it: both give the same
+        bits as at evaluation, unless that was of trainer.deterministic.
+
+    Raises:
+        InvalidModelError: when a custom model is not installed.
+    """
+    preprocessing = package.card.preprocessing
+    module, size = _packaged_module(package), preprocessing.image_size
+    scorer = _scorer(module, preprocessing.normalize, size, single_process(device), precision)
+    return scorer, pipeline_of(preprocessing.transforms)
+
+
+def _packaged_module(package: Package) -> nn.Module:
+    card, file = package.card, package.weights_file
+    check_trained(file, card.architecture, card.num_classes)
+    module = build_architecture(card.architecture, card.num_classes)
+    load_weights(module, file, single_process(torch.device("cpu")))
+    return module.eval()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A packaged model, ready to score images."""
+
+    module: nn.Module
+    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
+    transform: Callable[..., torch.Tensor]
+    """A PIL image, a uint8 array H × W × 3 or a uint8 tensor 3 × H × W → float32 3 × H × W."""
+    classes: tuple[str, ...]
+    """Class names in index order."""
+
+
+def load_model(run_dir: str | Path) -> LoadedModel:
+    """Open the packaged model of a run.
+
+    Args:
+        run_dir: a run folder, or its `model/` folder alone.
+
+    Raises:
+        CheckpointError: when there is no package, or it is damaged or of a newer format.
+        ConfigError: when no folder can have this name.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    package = read_package(typed_path(str(run_dir), "run_dir"))
+    preprocessing = package.card.preprocessing
+    return LoadedModel(
+        module=_packaged_module(package),
+        transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
+        classes=package.card.classes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """A model of a run, with what it takes to use it."""
+
+    module: nn.Module
+    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
+    architecture: ModelConfig
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]
+    """Class names in index order."""
+    origin: dict[str, Any]
+    """Which weights these are: their checkpoint, raw or averaged, and their SHA-256."""
+
+
+def load_trained(run_dir: Path, config: Config, checkpoint: str, weights: WeightsChoice = "auto") -> TrainedModel:
+    """Load weights of a run.
+
+    Args:
+        run_dir: the run folder.
+        config: the saved config of the run.
+        checkpoint: which one; see :func:`runner.evaluation.weights.choose_weights`.
+        weights: which of its weights.
+
+    Raises:
+        CheckpointError: when the run has no such checkpoint, or it is damaged.
+        InvalidModelError: when a custom model is no longer installed.
+    """
+    chosen = choose_weights(run_dir, checkpoint, weights)
+    classes, data = read_classes(run_dir), in_force(config)
+    check_trained(chosen.file, config.model, len(classes))
+    module = build_architecture(config.model, len(classes))
+    load_weights(module, chosen.file, single_process(torch.device("cpu")))
+    return TrainedModel(
+        module=module.eval(),
+        architecture=config.model,
+        preprocessing=Preprocessing(
+            image_size=data.image_size, transforms=data.eval_transforms, normalize=data.normalize
+        ),
+        classes=classes,
+        origin=chosen.to_json(),
+    )

@@ -1,0 +1,128 @@
+"""Where a training goes on that was begun before: from which checkpoint, with which number format."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from runner.base.console import LOGGER
+from runner.base.errors import CheckpointError
+from runner.config.compose import to_yaml
+from runner.config.schema import Config
+from runner.data.fingerprint import Content, differences, fingerprint
+from runner.data.splits import Splits
+from runner.dist.collectives import DistContext
+from runner.dist.device import Precision, agreed_precision
+from runner.run.checkpoint import Checkpoint, CheckpointStore
+from runner.run.contents import State, judged
+from runner.run.run_folder import RunFolder, read_record
+from runner.trainer.progress import Progress
+from runner.trainer.recorder import summary_of_best
+from runner.trainer.state import CHECKPOINT_FORMAT, check_belongs, share_checkpoint
+from runner.training.attempt import Attempt
+from runner.training.best_left import whole_best
+
+
+def find_checkpoint(
+    splits: Splits, content: Content, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
+) -> Checkpoint | None:
+    """Where all processes go on; None where it is the start. Every process must call it; changes nothing yet.
+
+    Args:
+        splits: the data set as it is now.
+        content: what identifies its images; used in the main process.
+        store: of the run.
+        dist: place of this process among others.
+        attempt: how it was asked for.
+
+    Raises:
+        CheckpointError: when there are checkpoints, but none that is whole, or the data set is another.
+    """
+    if not attempt.is_resumed:
+        return None
+    return share_checkpoint(_newest(splits, content, store, attempt) if dist.is_main else None, dist)
+
+
+def _newest(splits: Splits, content: Content, store: CheckpointStore, attempt: Attempt) -> Checkpoint | None:
+    """The newest whole checkpoint, once it is sure that it can be gone on from."""
+    for note in attempt.notes:
+        LOGGER.info("changed     %s", note)
+    checkpoint, damages = store.newest_valid()
+    for damage in damages:
+        LOGGER.warning("%s; it is put aside", damage)
+    if checkpoint is None:
+        if damages:
+            raise CheckpointError(f"{store.folder}: none of {len(damages)} checkpoints is whole; start a new run")
+        return None
+    if checkpoint.state.get("format") == CHECKPOINT_FORMAT:  # another is refused as such
+        judged(checkpoint.state, State, str(store.folder / checkpoint.name / "state.json"))
+    check_belongs(
+        checkpoint.state,
+        classes=splits.classes,
+        data_fingerprint=fingerprint(splits),
+        may_change=attempt.may_change_data,
+    )
+    if not attempt.may_change_data:
+        _refuse_other_content(read_record(store.folder.parent), content)
+    return _with_whole_best(checkpoint, store)
+
+
+def _with_whole_best(checkpoint: Checkpoint, store: CheckpointStore) -> Checkpoint:
+    """The same, with another best one where that is damaged: better now than after days of training."""
+    progress = Progress.from_json(checkpoint.state["progress"])
+    if progress.best is None:
+        return checkpoint
+    progress.best, damaged = whole_best(store, progress.best, progress.epoch)
+    if damaged is None:
+        return checkpoint
+    return replace(checkpoint, state={**checkpoint.state, "progress": progress.to_json()}, damaged=damaged)
+
+
+def _refuse_other_content(record: dict[str, Any], content: Content) -> None:
+    """Swapped images under the same names; older runs have recorded nothing that could tell."""
+    facts = record.get("data")
+    before = facts.get("content") if isinstance(facts, dict) else None
+    if found := differences(before, content, ("train", "val")):
+        raise CheckpointError(
+            f"the data set is not the one that the run was started with: {'; '.join(found)}; restore it, start a new "
+            "run, or say that you want it with 'resume.allow=[data]'"
+        )
+
+
+def go_back(
+    folder: RunFolder, config: Config, store: CheckpointStore, checkpoint: Checkpoint | None, attempt: Attempt
+) -> None:
+    """Put the folder back to the moment of the checkpoint; only once training is sure to go on from it."""
+    progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
+    damaged = checkpoint.damaged if checkpoint is not None else None
+    folder.cut_metrics(progress.epoch)
+    store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
+    folder.clean()
+    folder.write("config.yaml", to_yaml(config))
+    told = {"overrides": list(attempt.overrides), "command": attempt.command}
+    folder.reopen(told, best=summary_of_best(progress.best))
+    if damaged is not None:
+        store.put_aside(damaged["checkpoint"])
+        folder.tell_damage(damaged)
+    where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
+    LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
+
+
+def precision_of(config: Config, dist: DistContext, checkpoint: Checkpoint | None) -> Precision:
+    """The number format; a run that goes on keeps that of its beginning, and its number of threads.
+
+    Every process must call it.
+    """
+    chosen = agreed_precision(config.trainer, dist)
+    before = checkpoint.state["numerics"] if checkpoint is not None else None
+    if before is None or before["device"] != dist.device.type:
+        return chosen
+    if dist.device.type == "cpu" and before["num_threads"] != torch.get_num_threads():
+        LOGGER.info("threads     %d, as in the run so far", before["num_threads"])
+        torch.set_num_threads(before["num_threads"])
+    if before["torch"] != str(torch.__version__):
+        LOGGER.warning("torch %s has become %s: bits may differ from here on", before["torch"], torch.__version__)
+    is_free = config.trainer.precision == "auto" and before["precision"] != chosen.name
+    return Precision(name=before["precision"], reason="as in the run so far") if is_free else chosen
