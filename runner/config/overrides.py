@@ -100,8 +100,9 @@ def parsed_override(override: str) -> Override:
         if problem is None:
             raise
         raise ConfigError([problem]) from error
-    if isinstance(parsed.value(), RangeSweep):
-        _check_range(parsed, parsed.value())
+    values = parsed.value()
+    if isinstance(values, RangeSweep):
+        _check_range(parsed, values)
     return parsed
 
 
