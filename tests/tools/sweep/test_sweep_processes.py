@@ -16,7 +16,7 @@ from runner.library import load_config
 from runner.tools.sweep.folder import SweepFolder, Trial
 from runner.tools.sweep.study import Search
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SWEEP = ("sweep.dir=mine", "sweep.parallel=1")
 
 

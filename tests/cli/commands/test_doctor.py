@@ -104,7 +104,7 @@ def test_a_refused_config_imports_no_torch(tmp_path):
         "import sys\nfrom runner.base.errors import ConfigError\nfrom runner.cli.commands import doctor\n"
         "try:\n    doctor.run(['trainer.epchos=1'])\nexcept ConfigError:\n    print('torch' in sys.modules)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )

@@ -11,7 +11,7 @@ import pytest
 from runner.base.errors import OutputError
 from runner.tools.dataset.staging import new_folder
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_folder_appears_whole(tmp_path):

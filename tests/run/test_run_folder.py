@@ -177,7 +177,7 @@ def test_a_killed_run_is_told_from_a_living_one(tmp_path):
         [sys.executable, "-c", HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert holder.stdin is not None
     assert holder.stdout is not None

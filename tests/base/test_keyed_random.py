@@ -82,6 +82,6 @@ def test_words_are_the_stream_of_their_key() -> None:
 def test_another_process_gets_the_same() -> None:
     code = "from runner.base.keyed_random import key, permutation; print(key(3, 'x'), permutation(5, 3, 'x').tolist())"
     printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     ).stdout
     assert printed.strip() == f"{key(3, 'x')} {permutation(5, 3, 'x').tolist()}"

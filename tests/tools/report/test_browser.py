@@ -9,7 +9,7 @@ import pytest
 
 from runner.tools.report.write import write_report
 from tests.made_runs import make_run_on_photos
-from tests.report.test_write import NASTY
+from tests.tools.report.test_write import NASTY
 
 DRIVER = shutil.which("chromedriver")
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

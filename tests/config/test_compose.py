@@ -13,7 +13,7 @@ from runner.config.compose import Job, compose_jobs, to_yaml
 from runner.config.conf_folder import group_options
 from runner.config.overrides import permissive
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HEADER = "# @package _global_\n"
 
 

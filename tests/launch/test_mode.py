@@ -6,7 +6,7 @@ from runner.launch import mode
 from runner.launch.environment import adopted_place
 from runner.launch.mode import choose_launch
 from runner.launch.preflight import preflight
-from tests.plan.test_environment import OPEN_MPI, TORCHRUN
+from tests.launch.test_environment import OPEN_MPI, TORCHRUN
 
 
 def plan_of(*overrides, environ=None):

@@ -265,7 +265,7 @@ def test_a_bomb_is_refused_by_its_header_in_little_memory(tmp_path: Path) -> Non
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     message, grown_kib = done.stdout.splitlines()
     assert "x.png: too many pixels: " in message

@@ -27,7 +27,7 @@ from runner.config.schema import Config
 from runner.config.schema.judge import variants_of
 from runner.config.schema.transforms import Normalize, Transform
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {"train": "train an experiment", "validate": "check what train would refuse"}
 GROUPS = [group for group in read_groups() if group.name]
 KEYS = {key.name: key for group in read_groups() for variant in group.variants for key in variant.keys}

@@ -100,7 +100,7 @@ def test_a_first_run_that_is_killed_leaves_no_half_set(tmp_path: Path) -> None:
         "Image.Image.save = killed\n"
         f"ensure_digits({str(target)!r})\n"
     )
-    process = subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2])
+    process = subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[3])
     assert process.returncode == -9
     assert not target.exists()
     ensure_digits(str(target))

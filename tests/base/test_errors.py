@@ -15,7 +15,7 @@ NAMED = sorted(
 
 
 def test_every_name_and_exit_code_is_documented():
-    page = (Path(__file__).parents[1] / "docs" / "errors.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (\d+) \|$", page, re.MULTILINE))
     assert rows == {name: str(getattr(errors, name).exit_code) for name in NAMED}
 

@@ -226,6 +226,6 @@ def test_reading_costs_no_torch() -> None:
     code = ";".join(f"import runner.{module}" for module in modules)
     code += ";import sys; print([name for name in ('torch', 'torchvision', 'sklearn') if name in sys.modules])"
     printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     ).stdout
     assert printed.strip() == "[]"

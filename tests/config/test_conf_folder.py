@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from runner.config.conf_folder import CONF_DIR, group_options
 from runner.config.reference.keys import read_file
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("file", sorted(CONF_DIR.rglob("*.yaml")), ids=lambda file: str(file.relative_to(CONF_DIR)))
