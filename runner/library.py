@@ -9,7 +9,9 @@ from runner.base.errors import UsageError
 from runner.config.compose import compose_one
 from runner.config.schema import Config
 from runner.launch.preflight import preflight
+from runner.tools.hooks import training_hooks
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 if TYPE_CHECKING:
     from runner.launch.submitted import Submission
@@ -45,4 +47,4 @@ def fit(config: Config) -> RunResult | Submission:
     ready = preflight(config)
     from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
 
-    return launch(ready, Attempt())
+    return launch(ready, Training(attempt=Attempt(), hooks=training_hooks(config)))

@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing the report takes longer than the tiny trainings themselves; tests about it ask with the mark `report`."""
     if request.node.get_closest_marker("report") is None:
-        monkeypatch.setattr("runner.tools.report.explain_end", lambda *_: None)
+        monkeypatch.setattr("runner.tools.report._explain", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

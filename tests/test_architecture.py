@@ -50,39 +50,53 @@ def test_assemble_is_the_only_importer_of_the_builders():
     assert {name for _, name in importers} >= BUILDERS
 
 
-def test_nothing_imports_the_front_door():
-    importers = {
-        module_name(path)
-        for path in SOURCES
-        for module, name in imports(path)
-        if "front_door" in (module.rpartition(".")[2], name)
-    }
-    assert importers == {"runner.__main__"}
+FLOORS = (
+    {"base"},
+    {"config"},
+    {"dist"},
+    {"data", "model", "optimizer", "schedule"},
+    {"run"},
+    {"trainer"},
+    {"evaluation"},
+    {"training"},
+    {"launch"},
+    {"tools"},
+    {"cli"},
+    {"library", "", "__main__"},
+)
+"""From the ground to the roof; see "The house: rooms on floors" in CONTRIBUTING.md."""
 
 
-def test_what_is_planned_and_checked_knows_nothing_of_how_it_is_launched():
-    importers = {
-        module_name(path) for path in SOURCES for module, _ in imports(path) if module.startswith("runner.launch")
-    }
-    others = {module for module in importers if not module.startswith("runner.launch")}
-    # A trial of a sweep is a process of its own, which begins there as others begin at a command.
-    doors = ("runner.library", "runner.tools.sweep.trial")
-    assert all(module.startswith("runner.cli.commands.") or module in doors for module in others), others
+def floor_of(module: str) -> int:
+    room = module.split(".")[1] if "." in module else ""
+    (floor,) = (number for number, rooms in enumerate(FLOORS) if room in rooms)
+    return floor
 
 
-@pytest.mark.parametrize("package", ["model", "data"])
-def test_builders_know_no_more_than_the_schema(package):
-    lower = (
-        "runner.base",
-        "runner.base.errors",
-        "runner.base.keyed_random",
-        "runner.base.files",
-        "runner.config.schema",
-    )
-    allowed = (*lower, f"runner.{package}")
-    for path in (ROOT / "runner" / package).rglob("*.py"):
-        for module, _ in imports(path):
-            assert not module.startswith("runner.") or module.startswith(allowed), f"{path} imports {module}"
+def test_imports_go_down():
+    for path in SOURCES:
+        own = module_name(path)
+        for module, name in imports(path):
+            if module == "runner":
+                module = f"runner.{name}" if any(name in rooms for rooms in FLOORS) else module  # noqa: PLW2901
+            if module == "runner" or module.startswith("runner."):
+                assert floor_of(module) <= floor_of(own), f"{own} imports {module}, which lies above"
+
+
+def test_builders_of_the_same_floor_know_nothing_of_each_other():
+    for path in SOURCES:
+        room = module_name(path).split(".")[1:2]
+        if room and room[0] in FLOORS[3]:
+            others = {f"runner.{other}" for other in FLOORS[3] - set(room)}
+            found = {module for module, _ in imports(path) if module.startswith(tuple(others))}
+            assert not found, f"{path} imports {found}"
+
+
+def test_few_things_lie_side_by_side():
+    assert len(list((ROOT / "runner").glob("*.py"))) <= 10
+    folders = {path.parent for path in SOURCES}
+    counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("[!_]*.py"))) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > 12} == {}
 
 
 def test_no_pickle_goes_over_the_network():

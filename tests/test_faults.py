@@ -22,6 +22,7 @@ from runner.launch.preflight import preflight
 from runner.run.checkpoint import CheckpointStore
 from runner.trainer.loop import Trainer
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 LOADERS = ("data.workers=1", "data.cache=none")  # those of evaluation stay for the next epoch
 AT_STEP = 7  # of 10; the first epoch is saved at step 5
@@ -63,7 +64,7 @@ def record_of(run_dir: Path) -> dict:
 
 
 def goes_on(run_dir: Path) -> None:
-    launch(preflight(load_saved(run_dir)), Attempt(is_resumed=True), folder=run_dir)
+    launch(preflight(load_saved(run_dir)), Training(attempt=Attempt(is_resumed=True)), folder=run_dir)
     assert record_of(run_dir)["status"] == "completed"
     assert [json.loads(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()] == [5, 10]
 

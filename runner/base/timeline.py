@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from runner.base.console import LOGGER
 
@@ -59,3 +61,9 @@ def read_moment(text: object) -> datetime | None:
     if moment is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
         return None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def new_name(now: datetime | None = None) -> Path:
+    """A fresh `<date>/<time>-<short id>`; the id keeps apart what starts in the same second."""
+    moment = now or datetime.now()
+    return Path(f"{moment:%Y-%m-%d}") / f"{moment:%H-%M-%S}-{secrets.token_hex(3)}"

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.base.errors import ConfigError, Problem, UsageError
+from runner.base.timeline import new_name
 from runner.config.allowed_hydra import OUR_SWEEPER, judge_hydra
 from runner.config.arguments import SHELL_COMPLETION, CommandLine, read_command_line
 from runner.config.composing import compose_values, sweeps_named
@@ -41,7 +42,6 @@ from runner.config.refusal import (
 )
 from runner.config.schema import Config
 from runner.config.schema.judge import MISSING, judge
-from runner.run.run_folder import new_name
 
 
 @dataclass(frozen=True, kw_only=True)

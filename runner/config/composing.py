@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from runner.base.errors import ConfigError, Problem
 from runner.base.garbage import collection_paused
+from runner.base.timeline import new_name
 from runner.config.conf_folder import CONF_DIR
-from runner.run.run_folder import new_name
 
 _MAX_CPU_SECONDS = 30
 """A config takes 0.2 seconds; files that list each other again and again take forever."""

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from runner.base.console import LOGGER
 from runner.base.stop import StopRequest
-from runner.launch.work import Result, Work
 from runner.run import run_folder
-from runner.training.attempt import Attempt
+from runner.training.work import Result, Training, Work
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
@@ -28,7 +27,7 @@ def launch(
 
     Args:
         ready: what passed the preflight.
-        work: an attempt at a run, or an evaluation.
+        work: a training or an evaluation.
         folder: where it writes: empty, or to go on in; by default a new run folder is made under output_dir.
         stop: tells that a stop is wanted; by default signals do from the beginning of training on.
 
@@ -53,7 +52,7 @@ def launch(
         case "submitted":
             from runner.launch.submitted import submit  # noqa: PLC0415 - few have use for it
 
-            assert isinstance(work, Attempt), "only trainings are submitted"
+            assert isinstance(work, Training), "only trainings are submitted"
             return submit(ready, folder, work)
         case _:
             assert_never(plan.mode)

@@ -15,7 +15,7 @@ from runner.launch.failure import as_lost_peer
 from runner.launch.group import check_in, facts_of, meet
 from runner.launch.preflight import Ready
 from runner.launch.rank import Life, Task, live
-from runner.launch.work import Result, Work
+from runner.training.work import Result, Work
 
 _ECHO_SECONDS = 2.0
 _SECONDS_TO_TELL = 30.0

@@ -34,8 +34,8 @@ from runner.launch.preflight import Ready
 from runner.launch.requests import requests_forwarded
 from runner.launch.rounds import BACKEND, NotRestartedError, asking
 from runner.launch.started import Assignment, Outcome, run_rank
-from runner.launch.work import Result, Work
 from runner.run import run_folder
+from runner.training.work import Result, Work
 
 _LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
 # After a failure the others are asked to end, and must be gone within 10 seconds.

@@ -29,8 +29,8 @@ from runner.launch.group import Facts, Seat, check_in, facts_of, form_group, mee
 from runner.launch.output import output_to
 from runner.launch.preflight import Ready
 from runner.launch.watch import Watch
-from runner.launch.work import Result, Work
 from runner.run import run_folder
+from runner.training.work import Result, Work
 
 
 @dataclass(frozen=True, kw_only=True)

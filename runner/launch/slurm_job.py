@@ -24,8 +24,7 @@ from runner.config.schema import Config
 from runner.launch.environment import adopted_place
 from runner.launch.refused import refusals_told
 from runner.run.run_folder import read_record
-from runner.tools.sweep.refreshed import refreshed_afterwards
-from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 # SLURM looks at time limits every half minute or so: its signal may come that much earlier than asked for.
 _EARLIEST_SECONDS = 90
@@ -39,7 +38,7 @@ class SubmittedRun:
 
     config: Config
     run_dir: Path
-    attempt: Attempt
+    training: Training
 
     def __call__(self) -> str:
         """Train; returns the run folder.
@@ -49,8 +48,11 @@ class SubmittedRun:
         """
         console.set_up()
         try:
-            with refreshed_afterwards(self.run_dir, is_first_process=os.environ["SLURM_PROCID"] == "0"):
+            try:
                 code = self._exit_code()
+            finally:
+                if os.environ["SLURM_PROCID"] == "0":
+                    self.training.hooks.after_job(self.run_dir)
         except RunnerError as error:
             console.show_error(error)
             code = error.exit_code
@@ -95,14 +97,14 @@ class SubmittedRun:
         from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
         from runner.launch.preflight import preflight  # noqa: PLC0415
 
-        attempt = replace(self.attempt, is_resumed=num_earlier > 0, num_earlier=num_earlier)
+        attempt = replace(self.training.attempt, is_resumed=num_earlier > 0, num_earlier=num_earlier)
         if int(os.environ.get("SLURM_RESTART_COUNT", "0")):
             attempt = replace(attempt, notes=())  # what was changed for this job has been said
         with StopRequest() as stop:
             with refusals_told(adopted_place()) as passed:
                 ready = preflight(self.config, self.run_dir, is_in_job=True, may_download=attempt.may_download)
                 passed.set()
-            launch(ready, attempt, folder=self.run_dir, stop=stop)
+            launch(ready, replace(self.training, attempt=attempt), folder=self.run_dir, stop=stop)
 
 
 def _go_on_if_interrupted(config: Config, *, has_progress: bool) -> None:

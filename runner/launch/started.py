@@ -22,8 +22,8 @@ from runner.launch.handed import Handed
 from runner.launch.preflight import Ready
 from runner.launch.requests import ForwardedStop
 from runner.launch.watch import die_with
-from runner.launch.work import Result, Work
 from runner.run import run_folder
+from runner.training.work import Result, Work
 
 # Who only lost contact waits for the agent to find the process that died: it reports the first end that it sees.
 _ECHO_SECONDS = 2.0

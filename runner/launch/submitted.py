@@ -19,7 +19,7 @@ from runner.config.schema import Config
 from runner.launch.mode import LaunchPlan
 from runner.launch.slurm_job import SubmittedRun
 from runner.run import run_folder
-from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
@@ -35,13 +35,13 @@ class Submission:
     run_dir: Path
 
 
-def submit(ready: Ready, folder: Path | None, attempt: Attempt) -> Submission:
+def submit(ready: Ready, folder: Path | None, training: Training) -> Submission:
     """Make the run folder and put its job into the queue.
 
     Args:
         ready: what passed the checks that this machine can make.
         folder: the folder of this run: empty, or to go on in; by default a new one is made under output_dir.
-        attempt: how it was asked for.
+        training: what the job does.
 
     Raises:
         LaunchError: when SLURM refuses the job, after which a new folder is gone; or has one of this run already.
@@ -58,7 +58,7 @@ def submit(ready: Ready, folder: Path | None, attempt: Attempt) -> Submission:
     is_new = not any(run_dir.iterdir())
     try:
         _refuse_if_queued(run_dir)
-        job_id, log = _enqueue(ready, run_dir, attempt)
+        job_id, log = _enqueue(ready, run_dir, training)
     except BaseException:
         if is_new:
             run_folder.unmake(run_dir, output_dir)
@@ -93,13 +93,13 @@ def _refuse_if_queued(run_dir: Path) -> None:
         raise LaunchError(f"job {job} of {run_dir} is still in SLURM's queue; wait for it, or cancel it: scancel {job}")
 
 
-def _enqueue(ready: Ready, run_dir: Path, attempt: Attempt) -> tuple[str, Path]:
+def _enqueue(ready: Ready, run_dir: Path, training: Training) -> tuple[str, Path]:
     """Number of the job, and the file that shows what its rank 0 says."""
     # Not at the top: an extra, and the machines that run the job need no more of this module than its import.
     from submitit import SlurmExecutor  # noqa: PLC0415
     from submitit.core.utils import FailedJobError, FailedSubmissionError  # noqa: PLC0415
 
-    if not attempt.is_resumed:
+    if not training.attempt.is_resumed:
         run_folder.RunFolder(run_dir).write("config.yaml", to_yaml(ready.config))
     # -P: the folder in which the job was typed is no place to import from.
     executor = SlurmExecutor(run_dir / "logs", python=f"{shlex.quote(sys.executable)} -P")
@@ -107,7 +107,7 @@ def _enqueue(ready: Ready, run_dir: Path, attempt: Attempt) -> tuple[str, Path]:
     told = io.StringIO()  # submitit prints what sbatch says against it; it is told below
     try:
         with contextlib.redirect_stderr(told):
-            job = executor.submit(SubmittedRun(config=ready.config, run_dir=run_dir, attempt=attempt))
+            job = executor.submit(SubmittedRun(config=ready.config, run_dir=run_dir, training=training))
     except (FailedJobError, FailedSubmissionError) as error:
         reason = " ".join(str(error).split()).removeprefix("sbatch: error: ")
         raise LaunchError(

@@ -25,18 +25,12 @@ from runner.base.files import (
     write_json,
 )
 from runner.base.masked import masked_values
-from runner.base.timeline import Timeline, read_moment, written
+from runner.base.timeline import Timeline, new_name, read_moment, written
 from runner.run.contents import RunRecord, Status, read_lines, read_object
 
 _NAME_ATTEMPTS = 100
 _JOB_FILE = re.compile(r"([0-9]{1,18})_submitted\.pkl")
 _ROOM_FOR_THE_END = 64 << 10  # bytes that the record may grow by: the error, warnings, results
-
-
-def new_name(now: datetime | None = None) -> Path:
-    """A fresh `<date>/<time>-<short id>`; the id keeps apart what starts in the same second."""
-    moment = now or datetime.now()
-    return Path(f"{moment:%Y-%m-%d}") / f"{moment:%H-%M-%S}-{secrets.token_hex(3)}"
 
 
 def make_new(output_dir: Path) -> Path:
@@ -279,3 +273,17 @@ def submitted_jobs(run_dir: Path) -> set[str]:
     """
     found = (_JOB_FILE.fullmatch(file.name) for file in (run_dir / "logs").glob("*_submitted.pkl"))
     return {match[1] for match in found if match}
+
+
+def summary_of_experiment(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """What a run is about, in three words, out of its config."""
+    source = data.get("source")
+    is_users = source in ("folder", "csv")
+    name = data.get("name") if source == "torchvision" else source
+    found = {
+        "model": model.get("name"),
+        "data": name,
+        "data_root": (data.get("root") or data.get("train")) if is_users else None,
+    }
+    # A saved config may hold anything.
+    return {key: value if value is None else str(value) for key, value in found.items()}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import islice
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -40,20 +39,13 @@ from runner.trainer.state import refuse_spoilt_weights, state_of, tensors_of
 from runner.trainer.weighting import Weighting
 
 
-class Referee(Protocol):
-    """Compares a training with others between two epochs."""
-
-    def verdict(self, epoch: int) -> str | None:
-        """Why to end after this many epochs; None to go on."""
-
-
 class Trainer:
     """Trains one model; assembled by `runner.training.assemble`, which decides what each part is."""
 
-    referee: Referee | None = None
-    """Set where somebody may end the training early."""
+    pruner: Callable[[int], str | None] | None = None
+    """Says after so many epochs why the training ends early, or None; set where it is a trial."""
     pruned: str | None = None
-    """Why a referee has ended the training early."""
+    """Why the pruner has ended the training early."""
     learning_rate = 0.0
     """Of the step in progress."""
     first_bad_step: int | None = None
@@ -145,10 +137,10 @@ class Trainer:
         return progress.epoch >= trainer.epochs or (self._has_all_steps() and progress.position == 0)
 
     def _is_pruned(self) -> bool:
-        """Ask the referee between two epochs: the first process does, and all end together."""
-        if self.referee is not None and self.progress.epoch > 0 and self.progress.position == 0:
-            verdict = self.referee.verdict(self.progress.epoch) if self.dist.is_main else None
-            self.pruned = self.dist.share_object(verdict)
+        """Ask the pruner between two epochs: the first process does, and all end together."""
+        if self.pruner is not None and self.progress.epoch > 0 and self.progress.position == 0:
+            decision = self.pruner(self.progress.epoch) if self.dist.is_main else None
+            self.pruned = self.dist.share_object(decision)
         return self.pruned is not None
 
     def _has_all_steps(self) -> bool:

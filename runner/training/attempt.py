@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from runner.base.allocator import freed_memory_kept
-from runner.base.garbage import collection_paused, heap_set_aside
-from runner.run.run_folder import read_record
-from runner.tools import report
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from runner.base.stop import StopRequest
-    from runner.config.schema import Config
     from runner.data.splits import Splits
-    from runner.dist.collectives import DistContext
-    from runner.training.train import RunResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,38 +31,28 @@ class Attempt:
     """Whether the user wants to go on with other images of the same classes."""
     may_download: bool = True
     """Whether weights that `model.weights` names may be downloaded: those that only a saved config names may not."""
-    trial_file: Path | None = None
-    """Record of the trial of a sweep whose policy may end this run early; None where none may."""
     repeats: str | None = None
     """The folder of the run whose config this one repeats, for the record."""
 
-    @property
-    def if_cut(self) -> str:
-        """What stands when it was ended by force, and how to go on."""
-        return "The checkpoints so far stand: resume goes on from the newest"
 
-    def carry_out(
-        self,
-        config: Config,
-        folder: Path,
-        splits: Splits,
-        *,
-        dist: DistContext | None = None,
-        stop: StopRequest | None = None,
-    ) -> RunResult:
-        """Train; see :func:`runner.training.train.train`."""
-        is_first = "runner.training.train" not in sys.modules  # an earlier training in this process has left garbage
-        with collection_paused():
-            from runner.training.train import train  # noqa: PLC0415 - torch is imported only once config and data are good
+class Pruner(Protocol):
+    """Compares a run with the other trials of its sweep."""
 
-        with heap_set_aside() if is_first else nullcontext(), freed_memory_kept():
-            return train(config, folder, splits, self, dist=dist, stop=stop)
+    def decision(self, run_dir: Path, epoch: int) -> str | None:
+        """Why the run in this folder ends after so many epochs; None where it goes on."""
 
-    def explain_failure(self, folder: Path, splits: Splits) -> None:
-        """Write the report of a run that this attempt has begun or gone on with, where this machine has its folder."""
-        if (folder / "run.json").is_file() and read_record(folder)["attempts"] > self.num_earlier:
-            report.explain_end(folder, splits)
 
-    def continued(self) -> Attempt:
-        """The attempt that goes on in the folder where this one had begun."""
-        return replace(self, is_resumed=True)
+def _nothing(*_: object) -> None:
+    """What a caller has no use for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """What a training calls, handed in by whoever starts it; it travels to other processes by pickle."""
+
+    write_report: Callable[[Path, Splits], None] = _nothing
+    """Called with the run folder and the data once the run has completed or failed."""
+    pruner: Pruner | None = None
+    """Asked between two epochs of a trial; None where nothing may end the run early."""
+    after_job: Callable[[Path], None] = _nothing
+    """Called with the run folder when a submitted job ends, however it does."""

@@ -21,14 +21,12 @@ from runner.dist.device import describe_device
 from runner.run import provenance
 from runner.run.checkpoint import CheckpointStore
 from runner.run.package import write_package
-from runner.run.run_folder import RunFolder
-from runner.tools import report
-from runner.tools.runs.find import experiment_of
+from runner.run.run_folder import RunFolder, summary_of_experiment
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best
 from runner.trainer.recorder import summary_of_best
 from runner.training.assemble import Assembled
-from runner.training.attempt import Attempt
+from runner.training.attempt import Attempt, Hooks
 from runner.training.best_left import whole_best
 from runner.training.summary import facts_of_data
 
@@ -47,7 +45,7 @@ def begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, 
             "overrides": list(attempt.overrides),
             "repeats": attempt.repeats,
             # So that a list of thousands of runs needs no other file.
-            "experiment": experiment_of(config.model.model_dump(), config.data.model_dump()),
+            "experiment": summary_of_experiment(config.model.model_dump(), config.data.model_dump()),
             "data": facts_of_data(splits),
             "git": {"commit": git.commit, "dirty": git.dirty},
             "world_size": dist.world_size,
@@ -86,7 +84,7 @@ def _written_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
 
 
 @contextmanager
-def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterator[None]:
+def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext, hooks: Hooks) -> Iterator[None]:
     """Keep run.json true however the run ends, and write the report of one that has completed or failed.
 
     One that is asked to stop has none: it must go, and will go on.
@@ -99,11 +97,11 @@ def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext) -> Iterat
     except Exception:
         # Of many processes the others wait for word of it, and end this one soon: their launcher writes the report.
         if folder.is_open and dist.world_size == 1:
-            report.explain_end(folder.path, splits)
+            hooks.write_report(folder.path, splits)
         raise
     if dist.is_main:
         dist.beat()  # to draw a report is no step, nor is it a stall
-        report.explain_end(folder.path, splits)
+        hooks.write_report(folder.path, splits)
 
 
 def _whole_best(folder: RunFolder, trainer: Trainer) -> Best:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from runner.base.console import LOGGER, log_to_file, progress_line
@@ -23,13 +24,12 @@ from runner.run.checkpoint_writer import CheckpointWriter
 from runner.run.package import add_metrics
 from runner.run.run_folder import RunFolder
 from runner.run.tensorboard import TensorBoardLog
-from runner.tools.sweep.referee import TrialReferee
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
 from runner.trainer.recorder import Recorder
 from runner.trainer.state import restore
 from runner.training.assemble import Assembled, assemble
-from runner.training.attempt import Attempt
+from runner.training.attempt import Attempt, Hooks
 from runner.training.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
 from runner.training.record import begin, package_best, recorded_end
 from runner.training.resumption import find_checkpoint, go_back, precision_of
@@ -54,6 +54,7 @@ def train(
     run_dir: Path,
     splits: Splits,
     attempt: Attempt,
+    hooks: Hooks,
     *,
     dist: DistContext | None = None,
     stop: StopRequest | None = None,
@@ -65,6 +66,7 @@ def train(
         run_dir: the run folder; new and empty, or to go on in.
         splits: the data set, inspected.
         attempt: how it was asked for.
+        hooks: what is called at the end and between epochs.
         dist: place of this process among others, which all call this; by default it is alone.
         stop: tells that a stop is wanted; by default signals to this process do.
 
@@ -80,12 +82,19 @@ def train(
         stop = stop or stack.enter_context(StopRequest())
         if dist.is_main and not attempt.is_resumed:
             begin(folder, config, splits, dist, attempt)
-        stack.enter_context(recorded_end(folder, splits, dist))
-        return _begun(config, folder, splits, attempt, dist=dist, stop=stop)
+        stack.enter_context(recorded_end(folder, splits, dist, hooks))
+        return _begun(config, folder, splits, attempt, hooks, dist=dist, stop=stop)
 
 
 def _begun(
-    config: Config, folder: RunFolder, splits: Splits, attempt: Attempt, *, dist: DistContext, stop: StopRequest
+    config: Config,
+    folder: RunFolder,
+    splits: Splits,
+    attempt: Attempt,
+    hooks: Hooks,
+    *,
+    dist: DistContext,
+    stop: StopRequest,
 ) -> RunResult:
     """Train what has a log and a record, from its start or from its newest checkpoint."""
     with ExitStack() as stack:
@@ -102,7 +111,7 @@ def _begun(
                 config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder, weights=weights
             )
             introduce(config, splits, assembled.trainer, precision)
-            _prepare(assembled.trainer, checkpoint, attempt, folder)
+            _prepare(assembled.trainer, checkpoint, hooks, folder)
         if attempt.is_resumed and dist.is_main:
             go_back(folder, config, store, checkpoint, attempt)
         if dist.is_main:
@@ -129,10 +138,10 @@ def _starting_weights(checkpoint: Checkpoint | None, attempt: Attempt) -> Starti
     return "download" if attempt.may_download else "local"
 
 
-def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, attempt: Attempt, folder: RunFolder) -> None:
-    """Put the trainer where it begins or goes on, under a referee if it is a trial."""
-    if attempt.trial_file is not None:
-        trainer.referee = TrialReferee(attempt.trial_file, folder.path)
+def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, hooks: Hooks, folder: RunFolder) -> None:
+    """Put the trainer where it begins or continues, with the pruner of a trial."""
+    if hooks.pruner is not None:
+        trainer.pruner = partial(hooks.pruner.decision, folder.path)
     if checkpoint is not None:
         restore(trainer, checkpoint)
     elif trainer.recorder is not None:

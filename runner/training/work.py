@@ -1,26 +1,117 @@
-"""What each process of `evaluate` does. Imports no torch before it does it."""
+"""What the processes of a group do once they have met: train, or evaluate. Imports no torch before they do it."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
+import sys
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from runner.base.allocator import freed_memory_kept
 from runner.base.console import LOGGER, log_to_file
+from runner.base.garbage import collection_paused, heap_set_aside
 from runner.config.schema import Config
-from runner.evaluation.subject import Subject
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, read_record
+from runner.training.attempt import Attempt, Hooks
 
 if TYPE_CHECKING:
     from runner.base.stop import StopRequest
     from runner.data.splits import Splits
     from runner.dist.collectives import DistContext
+    from runner.evaluation.subject import Subject
+    from runner.training.train import RunResult
+
+Result = TypeVar("Result")
+_Result_co = TypeVar("_Result_co", covariant=True)
+
+
+class Work(Protocol[_Result_co]):
+    """Plain values that say what is to be done; they travel to the processes by pickle."""
+
+    @property
+    def num_earlier(self) -> int:
+        """Attempts that run.json held before this one; one that ends before its own is recorded leaves it alone."""
+
+    @property
+    def if_cut(self) -> str:
+        """A sentence on what stands, and how to go on, for whoever's work was ended by force."""
+
+    def carry_out(
+        self,
+        config: Config,
+        folder: Path,
+        splits: Splits,
+        *,
+        dist: DistContext | None = None,
+        stop: StopRequest | None = None,
+    ) -> _Result_co:
+        """Do it, as one of the processes.
+
+        Args:
+            config: complete and checked, with resolved paths.
+            folder: where it writes; `logs/` in it takes the output of the processes.
+            splits: the images.
+            dist: place of this process among others, which all call this; by default it is alone.
+            stop: tells that a stop is wanted; by default signals to this process do.
+
+        Raises:
+            StoppedOnRequest: after a request to stop, with nothing half-written.
+        """
+
+    def explain_failure(self, folder: Path, splits: Splits) -> None:
+        """Leave in the folder what explains a failure of many processes, once it is recorded and they are gone."""
+
+    def continued(self) -> Work[_Result_co]:
+        """The same for a group that was started again in a folder where it had begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationWork:
+class Training:
+    """Train, evaluate and package one experiment: one attempt at a run."""
+
+    attempt: Attempt
+    hooks: Hooks = field(default_factory=Hooks)
+
+    @property
+    def num_earlier(self) -> int:
+        """Attempts that run.json counts already."""
+        return self.attempt.num_earlier
+
+    @property
+    def if_cut(self) -> str:
+        """What stands when it was ended by force, and how to continue."""
+        return "The checkpoints so far stand: resume goes on from the newest"
+
+    def carry_out(
+        self,
+        config: Config,
+        folder: Path,
+        splits: Splits,
+        *,
+        dist: DistContext | None = None,
+        stop: StopRequest | None = None,
+    ) -> RunResult:
+        """Train; see :func:`runner.training.train.train`."""
+        is_first = "runner.training.train" not in sys.modules  # an earlier training in this process has left garbage
+        with collection_paused():
+            from runner.training.train import train  # noqa: PLC0415 - torch only once config and data are good
+
+        with heap_set_aside() if is_first else nullcontext(), freed_memory_kept():
+            return train(config, folder, splits, self.attempt, self.hooks, dist=dist, stop=stop)
+
+    def explain_failure(self, folder: Path, splits: Splits) -> None:
+        """Write the report of a run that this attempt has begun or continued, where this machine has its folder."""
+        if (folder / "run.json").is_file() and read_record(folder)["attempts"] > self.num_earlier:
+            self.hooks.write_report(folder, splits)
+
+    def continued(self) -> Training:
+        """The attempt that goes on in the folder where this one had begun."""
+        return replace(self, attempt=replace(self.attempt, is_resumed=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
     """Evaluate verified weights on the images that stand for the validation split."""
 
     subject: Subject
@@ -79,6 +170,6 @@ class EvaluationWork:
     def explain_failure(self, folder: Path, splits: Splits) -> None:
         """Its logs are all that it leaves."""
 
-    def continued(self) -> EvaluationWork:
+    def continued(self) -> Evaluation:
         """An evaluation begins anew: it has no state between images."""
         return self

@@ -262,6 +262,6 @@ def _nothing_is_trained(command: str) -> None:
     import runner.tools.report
     from runner.launch.submitted import Submission
 
-    runner.tools.report.explain_end = lambda *_: None  # `report` draws it in inputs of its own
+    runner.tools.report._explain = lambda *_: None  # `report` draws it in inputs of its own
     if command not in ("resume", "evaluate"):
         runner.launch.launch = lambda *_, **__: Submission(job_id="0", run_dir=Path())

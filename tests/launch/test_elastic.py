@@ -16,6 +16,7 @@ from runner.launch import elastic
 from runner.launch.preflight import Ready, preflight
 from runner.launch.started import Outcome
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 PIPE_BYTES = 4096  # of the smallest pipes of Linux; they usually hold 16 times as much
 
@@ -50,7 +51,7 @@ def test_no_process_waits_until_the_one_before_has_read_its_images(
         return start
 
     monkeypatch.setattr(elastic, "elastic_launch", agent)
-    assert elastic.launch_elastic(ready, tmp_path, Attempt()) == "done"
+    assert elastic.launch_elastic(ready, tmp_path, Training(attempt=Attempt())) == "done"
     assert len(ForkingPickler.dumps(ready)) > 16 * PIPE_BYTES
     assert max(sizes) < PIPE_BYTES
 
@@ -60,5 +61,5 @@ def test_without_room_for_temporary_files_no_run_folder_is_made(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(OutputError, match=r"gone: temporary files can't be written: No such file.*TMPDIR"):
-        elastic.launch_elastic(ready, None, Attempt())
+        elastic.launch_elastic(ready, None, Training(attempt=Attempt()))
     assert list(tmp_path.iterdir()) == []

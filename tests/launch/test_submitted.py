@@ -254,6 +254,7 @@ def test_no_value_of_a_saved_config_is_a_line_of_the_job(sbatch, tiny, tmp_path,
 
 def test_a_run_at_work_is_not_submitted_again(sbatch, tiny, tmp_path):
     from runner.training.attempt import Attempt
+    from runner.training.work import Training
 
     sbatch()
     folder = tmp_path / "run"
@@ -266,4 +267,4 @@ def test_a_run_at_work_is_not_submitted_again(sbatch, tiny, tmp_path):
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"\n"
         with pytest.raises(runner.base.errors.OutputError, match="another process"):
-            submit(ready, folder, Attempt(is_resumed=True))
+            submit(ready, folder, Training(attempt=Attempt(is_resumed=True)))

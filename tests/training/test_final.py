@@ -15,6 +15,7 @@ from runner.launch import launch
 from runner.launch.preflight import preflight
 from runner.training import final
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 from tests.conftest import AWKWARD_CLASSES, SMALL_NET
 
 SMALL = (*SMALL_NET, "trainer.epochs=1")
@@ -72,7 +73,7 @@ def test_a_stop_while_it_is_evaluated_loses_nothing(tiny, tmp_path, monkeypatch)
     assert read(file)["status"] == "stopped"
     assert not (file.parent / "evaluation").exists()
     runner.load_model(file.parent)  # is there already
-    launch(preflight(load_saved(file.parent)), Attempt(is_resumed=True), folder=file.parent)
+    launch(preflight(load_saved(file.parent)), Training(attempt=Attempt(is_resumed=True)), folder=file.parent)
     assert read(file)["status"] == "completed"
     assert read(file.parent / "evaluation" / "metrics.json")["count"] == 24
 
@@ -91,7 +92,7 @@ def test_a_test_split_that_cannot_be_read_is_said_when_the_model_is_there(tiny, 
     assert read(file)["status"] == "failed"
     runner.load_model(file.parent)
     damaged.write_bytes(content)
-    launch(preflight(load_saved(file.parent)), Attempt(is_resumed=True), folder=file.parent)
+    launch(preflight(load_saved(file.parent)), Training(attempt=Attempt(is_resumed=True)), folder=file.parent)
     assert (read(file)["status"], read(file)["test"]["count"]) == ("completed", 9)
 
 

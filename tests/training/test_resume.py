@@ -34,6 +34,7 @@ from runner.trainer.progress import Progress
 from runner.training import record
 from runner.training.assemble import Assembled
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 from tests.made_package import make_package
 
 # With BatchNorm, which keeps statistics, and dropout, which draws at each step.
@@ -100,7 +101,7 @@ def begin(overrides: list[str], output_dir: Path, monkeypatch: pytest.MonkeyPatc
 
 def resume(run_dir: Path, *overrides: str) -> Path:
     ready = preflight(load_saved(run_dir, overrides))
-    launch(ready, Attempt(is_resumed=True), folder=run_dir)
+    launch(ready, Training(attempt=Attempt(is_resumed=True)), folder=run_dir)
     return run_dir
 
 

@@ -22,7 +22,7 @@ from runner.launch.mode import choose_launch
 from runner.launch.preflight import Ready
 from runner.launch.refused import refusals_told
 from runner.run.run_folder import check_writable, read_record
-from runner.training.work import EvaluationWork
+from runner.training.work import Evaluation
 
 
 def run(argv: list[str]) -> int:
@@ -69,7 +69,7 @@ def _evaluate(argv: list[str], stop: StopRequest) -> None:
     launch(ready, work, folder=folder, stop=stop)
 
 
-def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
+def _ready(argv: list[str]) -> tuple[Ready, Evaluation, Path]:
     """Check everything that can be wrong; the result goes to the folder."""
     call, overrides = read_call("evaluate", EvaluateCall, argv)
     run_dir = typed_path(call.run, "run").resolve()
@@ -100,5 +100,5 @@ def _ready(argv: list[str]) -> tuple[Ready, EvaluationWork, Path]:
         LOGGER.warning("the images are not those of the training, so neither is the result: %s", difference)
     # The images to evaluate stand for the validation split; nothing is trained.
     splits = Splits(classes=classes, train=images.source, val=images.source, test=None, notes=())
-    work = EvaluationWork(subject=subject, weights_file=weights.file)
+    work = Evaluation(subject=subject, weights_file=weights.file)
     return Ready(config=config, splits=splits, plan=plan), work, folder

@@ -22,8 +22,10 @@ from runner.config.schema.resume import changes, judge_changes
 from runner.config.trust import WEIGHTS, is_typed, reaches_beyond, refuse_untyped
 from runner.launch.preflight import preflight
 from runner.run.run_folder import finished_epochs, is_waiting, read_record
+from runner.tools.hooks import training_hooks
 from runner.tools.sweep.folder import SweepFolder, is_sweep
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 # Keys that may give a completed run something more to do.
 _LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
@@ -85,7 +87,7 @@ def _launch(run_dir: Path, config: Config, attempt: Attempt, stop: StopRequest) 
     ready = preflight(config, run_dir, may_download=attempt.may_download)
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
-    launch(ready, attempt, folder=run_dir, stop=stop)
+    launch(ready, Training(attempt=attempt, hooks=training_hooks(config)), folder=run_dir, stop=stop)
 
 
 def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -> int:

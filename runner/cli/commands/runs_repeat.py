@@ -13,9 +13,11 @@ from runner.config.saved import load_saved
 from runner.config.schema.calls import RunsRepeatCall
 from runner.config.trust import WEIGHTS, is_typed
 from runner.launch.preflight import preflight
+from runner.tools.hooks import training_hooks
 from runner.tools.runs.past import read_run
 from runner.tools.runs.repeat import reasons_to_differ
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
@@ -39,7 +41,7 @@ def run(argv: list[str]) -> int:
 
         typed_before = [str(item) for item in original.record.get("overrides") or ()]
         attempt = Attempt(overrides=(*typed_before, *overrides), repeats=str(original.path), may_download=may_download)
-        launch(ready, attempt, stop=stop)
+        launch(ready, Training(attempt=attempt, hooks=training_hooks(ready.config)), stop=stop)
     return EXIT_DONE
 
 

@@ -15,9 +15,10 @@ from runner.launch.environment import adopted_place
 from runner.launch.refused import refusals_told
 from runner.launch.submitted import Submission
 from runner.run.run_folder import read_record
+from runner.tools.hooks import leaderboard_refreshed, training_hooks
 from runner.tools.sweep.identity import identity_of
-from runner.tools.sweep.refreshed import refreshed_afterwards
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
@@ -48,7 +49,8 @@ def run(argv: list[str]) -> int:
             passed.set()
             from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
-            launch(ready, Attempt(overrides=job.overrides), stop=stop)
+            attempt = Attempt(overrides=job.overrides)
+            launch(ready, Training(attempt=attempt, hooks=training_hooks(job.config)), stop=stop)
 
         compose_jobs(argv, train_passed)
     return EXIT_DONE
@@ -65,15 +67,15 @@ def train_job_of_sweep(job: Job) -> float | None:
     from runner.launch import launch  # noqa: PLC0415
 
     try:
-        with StopRequest() as stop, refreshed_afterwards(job.folder):
+        with StopRequest() as stop, leaderboard_refreshed(job.folder):
             ready = _ready_or_gone(job)
             status = _status(ready, job.folder)
             if status in ("completed", "pruned"):
                 LOGGER.info("%s is already %s", job.folder, status)
                 return float(read_record(job.folder)["best"]["value"])
-            trial_file = _trial_file(job.folder, ready)
-            attempt = Attempt(overrides=job.overrides, is_resumed=status is not None, trial_file=trial_file)
-            result = launch(ready, attempt, folder=job.folder, stop=stop)
+            attempt = Attempt(overrides=job.overrides, is_resumed=status is not None)
+            hooks = training_hooks(ready.config, _trial_file(job.folder))
+            result = launch(ready, Training(attempt=attempt, hooks=hooks), folder=job.folder, stop=stop)
     except StoppedOnRequest:
         # Hydra would go on with the next job; whoever asks one job to stop means the sweep.
         LOGGER.warning("the sweep ends here: its later jobs were not started")
@@ -108,7 +110,7 @@ def _status(ready: Ready, folder: Path) -> str | None:
     return str(read_record(folder)["status"])
 
 
-def _trial_file(folder: Path, ready: Ready) -> Path | None:
-    """The record of this job as a trial of our sweeper, where a policy may end it early."""
+def _trial_file(folder: Path) -> Path | None:
+    """The record of this job as a trial of our sweeper."""
     file = folder.parent / "trials" / f"{folder.name}.json"
-    return file if ready.config.sweep.pruner != "none" and file.is_file() else None
+    return file if file.is_file() else None

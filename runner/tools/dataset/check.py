@@ -17,6 +17,7 @@ from runner.base.console import tracked
 from runner.base.errors import OutputError
 from runner.base.files import named_write_errors, write_atomic, write_json
 from runner.base.stop import StopRequest
+from runner.base.timeline import new_name
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
 from runner.data.source import ImageSource
@@ -24,7 +25,6 @@ from runner.data.sources.classes import odd_names
 from runner.data.sources.index import shown
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.run.run_folder import new_name
 from runner.tools.dataset.examine import Examiner, Task, file_of, name_of
 from runner.tools.dataset.findings import (
     MAX_ASPECT_RATIO,

@@ -17,7 +17,14 @@ REPORT_FILE = "report.html"
 
 
 def explain_end(run_dir: Path, splits: Splits) -> None:
-    """Write the report of a run that has just ended; a report that can't be written is no reason for it to fail."""
+    """Write the report of a run that has just ended; a report that can't be written is no reason for it to fail.
+
+    It travels to other processes by its name.
+    """
+    _explain(run_dir, splits)
+
+
+def _explain(run_dir: Path, splits: Splits) -> None:
     try:
         from runner.tools.report.write import write_report  # noqa: PLC0415
 

@@ -14,8 +14,8 @@ from typing import Any
 from runner.base.errors import CheckpointError
 from runner.base.untrusted import UntrustedFileError, read_tail
 from runner.run.contents import shown
+from runner.run.run_folder import summary_of_experiment
 from runner.tools.runs.diff import data_of
-from runner.tools.runs.find import experiment_of
 from runner.tools.runs.past import PastRun, describe_metric, describe_seconds, elapsed_seconds
 
 _WARNING = re.compile(r"^\S+ \S+ WARNING (.*)$")
@@ -59,7 +59,7 @@ class Part:
 
 def summary(run: PastRun) -> Summary:
     """The head of the report, from whatever the run has recorded so far."""
-    experiment = experiment_of(run.config.get("model", {}), run.config.get("data", {}))
+    experiment = summary_of_experiment(run.config.get("model", {}), run.config.get("data", {}))
     data = experiment["data"] if experiment["data_root"] is None else Path(experiment["data_root"]).name
     error = run.record.get("error")
     return Summary(

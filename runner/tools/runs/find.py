@@ -13,7 +13,7 @@ from typing import Any
 from runner.base.errors import RunnerError
 from runner.base.within_folder import refuse_ways_out_at
 from runner.config.saved import read_values
-from runner.run.run_folder import read_record
+from runner.run.run_folder import read_record, summary_of_experiment
 from runner.tools.runs.past import PastStatus, elapsed_seconds, status_of
 
 # What a line is made of.
@@ -113,20 +113,6 @@ def _model_and_data(run_dir: Path, record: dict[str, Any]) -> tuple[str | None, 
     config = record.get("experiment")
     if not isinstance(config, dict):  # written before run.json said so
         values = read_values(run_dir)
-        config = experiment_of(values.get("model", {}), values.get("data", {}))
+        config = summary_of_experiment(values.get("model", {}), values.get("data", {}))
     data = " ".join(str(config[key]) for key in ("data", "data_root") if config.get(key))
     return config.get("model"), data or None
-
-
-def experiment_of(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """What a run is about, in three words, out of its config."""
-    source = data.get("source")
-    is_users = source in ("folder", "csv")
-    name = data.get("name") if source == "torchvision" else source
-    found = {
-        "model": model.get("name"),
-        "data": name,
-        "data_root": (data.get("root") or data.get("train")) if is_users else None,
-    }
-    # A saved config may hold anything.
-    return {key: value if value is None else str(value) for key, value in found.items()}

@@ -176,7 +176,7 @@ class Judgement:
             if not trial.state.is_finished() and epoch not in trial.intermediate_values:
                 self._storage.set_trial_intermediate_value(self._trial_id, epoch, value)
 
-    def verdict(self, epoch: int) -> str | None:
+    def decision(self, epoch: int) -> str | None:
         """Why to end after this epoch; None to go on. The epochs so far have been reported."""
         options = self._options
         if epoch < options.delay_evaluation or epoch % options.evaluation_interval:

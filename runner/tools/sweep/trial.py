@@ -15,9 +15,11 @@ from runner.config.saved import saved_config
 from runner.launch.preflight import preflight
 from runner.launch.submitted import Submission
 from runner.launch.watch import Watch, die_with
+from runner.tools.hooks import training_hooks
 from runner.tools.sweep.folder import SweepFolder, Trial, load_trial
 from runner.tools.sweep.jobs import JOB_FILE
 from runner.training.attempt import Attempt
+from runner.training.work import Training
 
 ERROR_FILE = Path("logs", "trial.error.json")
 LOG_FILE = Path("logs", "trial.log")
@@ -57,9 +59,9 @@ def _train(folder: SweepFolder, trial: Trial, stop: StopRequest) -> None:
         overrides=tuple(trial.overrides),
         command=shlex.join(["python", "-m", "runner", *trial.overrides]),
         is_resumed=is_resumed,
-        trial_file=folder.path / "trials" / f"{trial.number}.json" if config.sweep.pruner != "none" else None,
     )
-    result = launch(ready, attempt, folder=run_dir, stop=stop)
+    hooks = training_hooks(config, folder.path / "trials" / f"{trial.number}.json")
+    result = launch(ready, Training(attempt=attempt, hooks=hooks), folder=run_dir, stop=stop)
     if isinstance(result, Submission):
         write_json(run_dir / JOB_FILE, {"job_id": result.job_id})
 

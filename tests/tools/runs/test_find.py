@@ -1,6 +1,7 @@
 import json
 
-from runner.tools.runs.find import experiment_of, find_runs, select, sum_up
+from runner.run.run_folder import summary_of_experiment
+from runner.tools.runs.find import find_runs, select, sum_up
 from tests.made_runs import make_run, record
 
 
@@ -57,9 +58,9 @@ def test_a_run_of_before_is_read_from_its_config(tmp_path):
 
 
 def test_what_a_run_is_about():
-    assert experiment_of({"name": "vit"}, {"source": "torchvision", "name": "CIFAR10", "root": "/cache"}) == {
+    assert summary_of_experiment({"name": "vit"}, {"source": "torchvision", "name": "CIFAR10", "root": "/cache"}) == {
         "model": "vit",
         "data": "CIFAR10",
         "data_root": None,
     }
-    assert experiment_of({}, {"source": "folder", "root": None, "train": "/t"})["data_root"] == "/t"
+    assert summary_of_experiment({}, {"source": "folder", "root": None, "train": "/t"})["data_root"] == "/t"

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from runner.library import load_config
+from runner.tools.hooks import leaderboard_refreshed
 from runner.tools.sweep.identity import identity_of
 from runner.tools.sweep.leaderboard import command_of, read_leaderboard, write_leaderboard
 from runner.tools.sweep.outcome import outcome_of
-from runner.tools.sweep.refreshed import refreshed_afterwards
 
 
 def ranks(board) -> list[tuple[int, int | None]]:
@@ -150,17 +150,14 @@ def test_the_command_of_a_trial_is_quoted_for_a_shell(add_trial):
 def test_a_job_that_has_ended_writes_the_leaderboard_anew(folder, add_trial):
     first = add_trial({"seed": "1"}, [0.5])
     add_trial({"seed": "2"}, [], None, job_id="7")
-    with refreshed_afterwards(folder.run_dir(first), is_first_process=False):
-        pass
-    assert not (folder.path / "leaderboard.json").exists()
-    with pytest.raises(ZeroDivisionError), refreshed_afterwards(folder.run_dir(first)):
+    with pytest.raises(ZeroDivisionError), leaderboard_refreshed(folder.run_dir(first)):
         raise ZeroDivisionError
     rows = json.loads((folder.path / "leaderboard.json").read_text())
     assert [(row["folder"], row["status"]) for row in rows] == [("0", "completed"), ("1", "submitted")]
 
 
 def test_a_run_that_is_no_trial_writes_no_leaderboard(tmp_path):
-    with refreshed_afterwards(tmp_path / "run"):
+    with leaderboard_refreshed(tmp_path / "run"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -168,6 +165,6 @@ def test_a_run_that_is_no_trial_writes_no_leaderboard(tmp_path):
 def test_a_leaderboard_that_can_not_be_written_harms_no_run(folder, add_trial, caplog):
     run_dir = folder.run_dir(add_trial({"seed": "1"}, [0.5]))
     (folder.path / "trials" / "0.json").write_text("{}")
-    with caplog.at_level("WARNING", logger="runner"), refreshed_afterwards(run_dir):
+    with caplog.at_level("WARNING", logger="runner"), leaderboard_refreshed(run_dir):
         pass
     assert "the leaderboard can't be written" in caplog.text and "0.json is damaged" in caplog.text
