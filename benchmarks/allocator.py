@@ -1,6 +1,6 @@
 """Steps on the CPU with freed memory kept, and without: `python benchmarks/allocator.py [--small] [--repeats 3]`.
 
-A plain step of torch with SGD in bf16 where the CPU has it, once as :mod:`runner.base.allocator` has it during a
+A plain step of torch with SGD in bf16 where the CPU has it, once as :mod:`runner.base.process` has it during a
 training, once as glibc has it by default: seconds per step, pages that the system had to hand out anew, and the most
 memory that was in use.
 """
@@ -30,7 +30,7 @@ def measured_here(work: str, allocator: str, *, small: bool) -> dict[str, float]
     import torchvision  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 
-    from runner.base.allocator import freed_memory_kept  # noqa: PLC0415
+    from runner.base.process import freed_memory_kept  # noqa: PLC0415
     from runner.dist.device import choose_precision  # noqa: PLC0415
 
     name, side, batch_size, num_steps = WORKS[work]

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import torchvision
 
-from runner.base.allocator import freed_memory_kept
+from runner.base.process import freed_memory_kept
 from runner.config.schema.optimizer import SGDConfig
 from runner.optimizer import build_optimizer, named_state
 from runner.run.checkpoint import CheckpointStore

@@ -23,8 +23,8 @@ from torch.nn import functional
 
 import runner
 from runner.base import console
-from runner.base.allocator import freed_memory_kept
 from runner.base.console import progress_line
+from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
 from runner.data.loader.batch import Batch
 from runner.dist.collectives import single_process

@@ -42,7 +42,7 @@ def in_turns(name: str, actions: dict[str, Callable[[], object]], count: int) ->
 
 def measured_here(*, small: bool) -> dict[str, float]:
     """The figures of one run, in this process."""
-    from runner.base.allocator import freed_memory_kept  # noqa: PLC0415 - imports are not what is measured
+    from runner.base.process import freed_memory_kept  # noqa: PLC0415 - imports are not what is measured
     from runner.trainer import on_cpu  # noqa: PLC0415
 
     count = 2 if small else NUM_TURNS

@@ -14,7 +14,7 @@ from typing import NoReturn
 from runner.base import console
 from runner.base.children import keep_children_safe
 from runner.base.errors import EXIT_FAILURE, RunnerError
-from runner.base.leave import NOBODY_READS, has_lost_its_reader, leave
+from runner.base.process import NOBODY_READS, has_lost_its_reader, leave
 from runner.cli import front_door
 
 

@@ -14,7 +14,7 @@ from runner.training.attempt import Attempt
 from runner.training.work import Training
 
 if TYPE_CHECKING:
-    from runner.launch.submitted import Submission
+    from runner.launch.slurm.submitted import Submission
     from runner.training.train import RunResult
 
 

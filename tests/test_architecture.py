@@ -121,7 +121,7 @@ def test_only_the_console_prints():
         "runner",
         "runner.cli.front_door",
         "runner.config.compose",
-        "runner.launch.mode",
+        "runner.launch.plan",
         "runner.launch.preflight",
         "runner.config.reference",
         "runner.cli.commands.evaluate",

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 
 from runner.base.errors import EXIT_DONE, UsageError
-from runner.base.garbage import collection_paused
+from runner.base.process import collection_paused
 
 # One line each, for --help. A command `x` lives in runner/commands/x.py, `x y` in runner/commands/x_y.py.
 COMMANDS = {

@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from runner.base.errors import ConfigError, Problem
-from runner.base.garbage import collection_paused
+from runner.base.process import collection_paused
 from runner.base.timeline import new_name
 from runner.config.conf_folder import CONF_DIR
 

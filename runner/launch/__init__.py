@@ -17,7 +17,7 @@ from runner.training.work import Result, Training, Work
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
-    from runner.launch.submitted import Submission
+    from runner.launch.slurm.submitted import Submission
 
 
 def launch(
@@ -42,15 +42,15 @@ def launch(
         case "inline":
             return _work_here(ready, work, folder, stop)
         case "elastic":
-            from runner.launch.elastic import launch_elastic  # noqa: PLC0415
+            from runner.launch.elastic.agent import launch_elastic  # noqa: PLC0415
 
             return launch_elastic(ready, folder, work)
         case "adopted":
-            from runner.launch.adopted import live_adopted  # noqa: PLC0415
+            from runner.launch.ranks.adopted import live_adopted  # noqa: PLC0415
 
             return live_adopted(ready, folder, work)
         case "submitted":
-            from runner.launch.submitted import submit  # noqa: PLC0415 - few have use for it
+            from runner.launch.slurm.submitted import submit  # noqa: PLC0415 - few have use for it
 
             assert isinstance(work, Training), "only trainings are submitted"
             return submit(ready, folder, work)
@@ -60,7 +60,7 @@ def launch(
 
 def _work_here(ready: Ready, work: Work[Result], folder: Path | None, stop: StopRequest | None) -> Result:
     """Do a work in this process alone."""
-    from runner.launch.grace import ended_in_time, tell_alone  # noqa: PLC0415 - torch only once all is checked
+    from runner.launch.ranks.grace import ended_in_time, tell_alone  # noqa: PLC0415 - torch only once all is checked
 
     config = ready.config
     LOGGER.info("launch      %s (%s)", ready.plan.mode, ready.plan.reason)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.errors import PreflightError, Problem, RunnerError
-from runner.base.garbage import collection_paused
+from runner.base.process import collection_paused
 from runner.base.typed_path import typed_path
 from runner.config.schema import Config
 from runner.config.schema.model import is_weights_file
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.launch.mode import LaunchPlan, choose_launch
+from runner.launch.plan import LaunchPlan, choose_launch
 from runner.run import run_folder
 
 

@@ -9,9 +9,8 @@ from torch import nn
 from runner.base.errors import InvalidDatasetError, InvalidModelError, NonFiniteLossError
 from runner.base.keyed_random import digest_of_samples
 from runner.run.checkpoint import checkpoint_name
-from runner.trainer.clock import Clock
 from runner.trainer.evaluate import Evaluation, evaluate
-from runner.trainer.meter import Meter, Totals
+from runner.trainer.meter import Clock, Meter, Totals
 from runner.trainer.progress import Best, Weights
 
 if TYPE_CHECKING:

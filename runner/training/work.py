@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from runner.base.allocator import freed_memory_kept
 from runner.base.console import LOGGER, log_to_file
-from runner.base.garbage import collection_paused, heap_set_aside
+from runner.base.process import collection_paused, freed_memory_kept, heap_set_aside
 from runner.config.schema import Config
 from runner.run.run_folder import RunFolder, read_record
 from runner.training.attempt import Attempt, Hooks

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import runner
-from runner.base.allocator import freed_memory_kept
+from runner.base.process import freed_memory_kept
 from runner.trainer.loop import Trainer
 
 glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
@@ -21,7 +21,7 @@ _PROGRAM = """
 import ctypes, resource, sys
 from contextlib import nullcontext
 from pathlib import Path
-from runner.base.allocator import freed_memory_kept
+from runner.base.process import freed_memory_kept
 
 BYTES = 4 << 20
 library = ctypes.CDLL(None)
@@ -82,7 +82,7 @@ def test_settings_of_the_user_stand(variables: dict[str, str]) -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.base.allocator.ctypes.CDLL", lambda _: object())
+    monkeypatch.setattr("runner.base.process.ctypes.CDLL", lambda _: object())
     with freed_memory_kept():
         pass
 
@@ -98,8 +98,8 @@ def test_a_training_keeps_memory_and_hands_it_back(tiny, monkeypatch: pytest.Mon
             calls.append("malloc_trim")
 
     train = Trainer.fit
-    monkeypatch.setattr("runner.base.allocator._glibc", Library)
-    monkeypatch.setattr("runner.base.allocator._is_set_by_user", lambda: False)
+    monkeypatch.setattr("runner.base.process._glibc", Library)
+    monkeypatch.setattr("runner.base.process._is_set_by_user", lambda: False)
     monkeypatch.setattr("runner.trainer.loop.Trainer.fit", lambda trainer: (calls.append("fit"), train(trainer)))
     runner.fit(runner.load_config(tiny("trainer.epochs=1")))
     assert calls == ["mallopt", "mallopt", "fit", "mallopt", "malloc_trim"]

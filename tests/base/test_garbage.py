@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.base.garbage import collection_over, collection_paused, heap_set_aside
+from runner.base.process import collection_over, collection_paused, heap_set_aside
 
 
 @pytest.fixture(autouse=True)

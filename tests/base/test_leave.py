@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 
 PROGRAM = """
 import atexit, sys, threading, time
-from runner.base.leave import leave
+from runner.base.process import leave
 
 class Kept:
     def __del__(self):

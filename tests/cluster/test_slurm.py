@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.launch.addresses import other_addresses
+from runner.dist.addresses import other_addresses
 from runner.run.run_folder import is_alive
 from tests.cluster.conftest import CPU_JOB, PAIR, command_output, parse, wait_for, why_not
 from tests.listening import is_loopback, listening

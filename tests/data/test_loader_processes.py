@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.base.allocator import freed_memory_kept
+from runner.base.process import freed_memory_kept
 from runner.data.images.transforms import pipeline_of
 from runner.data.loader.loader import TrainBatches
 from runner.data.sources.synthetic import SyntheticSource

@@ -125,7 +125,7 @@ class Watch:
 
     def _variable(self, name: str) -> str | None:
         is_own = name in ("PYTHONSAFEPATH", "PYTHONWARNINGS") and _comes_through(
-            str(ROOT / "runner/base/children.py"), str(ROOT / "runner/launch/requests.py")
+            str(ROOT / "runner/base/children.py"), str(ROOT / "runner/launch/elastic/stop_requests.py")
         )
         return name if name.startswith(_OF_A_LOADER) and not is_own else None
 
@@ -182,7 +182,7 @@ class Watch:
         """A process of a training of ours: what was to be judged is over."""
         words = [os.fsdecode(word) for word in argv]
         if words[0] == sys.executable and _comes_through(
-            str(ROOT / "runner/launch/elastic.py"), str(ROOT / "runner/tools/sweep/pool.py")
+            str(ROOT / "runner/launch/elastic/agent.py"), str(ROOT / "runner/tools/sweep/pool.py")
         ):
             self._report("launched", " ".join(words))
             os._exit(0)

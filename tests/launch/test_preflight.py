@@ -5,7 +5,7 @@ import torch
 
 import runner
 from runner.base.errors import DeviceError, PreflightError
-from runner.launch import mode
+from runner.launch import plan as mode
 from runner.launch.preflight import preflight
 from tests.conftest import TINY
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import runner
-from runner.trainer.clock import Clock
+from runner.trainer.meter import Clock
 from tests.conftest import SMALL_NET
 
 SMALL = (*SMALL_NET, "trainer.ema_decay=null", "trainer.print_every=100")
@@ -16,7 +16,7 @@ SMALL = (*SMALL_NET, "trainer.ema_decay=null", "trainer.print_every=100")
 def moment(monkeypatch):
     """A clock that stands still until it is moved."""
     moment = SimpleNamespace(now=50.0)
-    monkeypatch.setattr("runner.trainer.clock.time", SimpleNamespace(perf_counter=lambda: moment.now))
+    monkeypatch.setattr("runner.trainer.meter.time", SimpleNamespace(perf_counter=lambda: moment.now))
     return moment
 
 

@@ -18,9 +18,9 @@ from runner.data.splits import Splits
 from runner.evaluation.files import check_free
 from runner.evaluation.subject import Subject, load_config, open_images, output_folder, read_classes
 from runner.launch.environment import adopted_place
-from runner.launch.mode import choose_launch
+from runner.launch.plan import choose_launch
 from runner.launch.preflight import Ready
-from runner.launch.refused import refusals_told
+from runner.launch.ranks.refused import refusals_told
 from runner.run.run_folder import check_writable, read_record
 from runner.training.work import Evaluation
 

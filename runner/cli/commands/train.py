@@ -12,8 +12,8 @@ from runner.base.stop import StopRequest
 from runner.config.compose import Job, compose_jobs
 from runner.config.saved import load_saved
 from runner.launch.environment import adopted_place
-from runner.launch.refused import refusals_told
-from runner.launch.submitted import Submission
+from runner.launch.ranks.refused import refusals_told
+from runner.launch.slurm.submitted import Submission
 from runner.run.run_folder import read_record
 from runner.tools.hooks import leaderboard_refreshed, training_hooks
 from runner.tools.sweep.identity import identity_of

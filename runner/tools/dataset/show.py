@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw
+from matplotlib import font_manager
+from matplotlib.ft2font import FT2Font
+from PIL import Image, ImageDraw, ImageFont
 
 from runner.base.console import LOGGER
 from runner.base.errors import InvalidDatasetError, OutputError
@@ -22,7 +27,6 @@ from runner.data.source import ImageSource
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.tools.dataset.examine import name_of
-from runner.tools.dataset.fonts import fitting
 from runner.tools.dataset.staging import full_path
 from runner.training.assemble import preview_batches
 
@@ -153,3 +157,48 @@ def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, *, width: 
             shown = shown[:-1]
         shown += "…"
     draw.text(at, shown, fill=_PALE_INK if is_small else _INK, font=font)
+
+
+def fitting(text: str, size: int) -> tuple[str, ImageFont.FreeTypeFont]:
+    """A text as it can be drawn, and a font that has all its characters.
+
+    DejaVu, which comes with matplotlib, has most alphabets; for others the installed fonts are looked through. What no
+    font has, and what can't be seen, such as a line break, becomes an escape like \\u4e2d.
+
+    Args:
+        text: what is to be drawn, on one line.
+        size: in pixels.
+    """
+    plain = "".join(character if character.isprintable() else _escaped(character) for character in text)
+    needed = frozenset(map(ord, plain))
+    if not needed <= _characters(_dejavu()):
+        for path in _installed():
+            if needed <= _characters(path):
+                return plain, ImageFont.truetype(path, size)
+        has = _characters(_dejavu())
+        plain = "".join(character if ord(character) in has else _escaped(character) for character in plain)
+    return plain, ImageFont.truetype(_dejavu(), size)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", errors="surrogatepass").decode("ascii")
+
+
+def _dejavu() -> str:
+    return str(Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """In the order of their names, so that the same machine draws the same picture."""
+    return tuple(sorted(font_manager.findSystemFonts()))
+
+
+@functools.cache
+def _characters(path: str) -> frozenset[int]:
+    try:
+        font = FT2Font(path)
+        # Fonts of fixed pictures, as for emoji, can't be drawn at any size.
+        return frozenset(font.get_charmap()) if font.scalable else frozenset()
+    except (OSError, RuntimeError):
+        return frozenset()

@@ -15,10 +15,9 @@ from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.config.schema.calls import DatasetImportCall
 from runner.data.sources.index import NO_IMAGE, FolderIndex, is_image_name, scan_class_folders, some
 from runner.data.sources.rows import Columns
+from runner.tools.dataset.annotations import read_coco, read_list, refuse_special, sizes_of
 from runner.tools.dataset.archive import CHUNK_BYTES, Chunks, Limits, Member, list_tar, list_zip, read_tar, read_zip
-from runner.tools.dataset.coco import read_coco
 from runner.tools.dataset.layout import SPLITS, Layout, Place, lay_out, reason_to_leave_out
-from runner.tools.dataset.lists import read_list, refuse_special, sizes_of
 
 Format = Literal["folder", "zip", "tar", "csv", "coco"]
 

@@ -22,8 +22,8 @@ from runner.config.schema.calls import DatasetSplitCall
 from runner.data.sources.index import scan_class_folders, shown, some, told
 from runner.data.sources.rows import Columns
 from runner.data.split import grouped_split, stratified_split
+from runner.tools.dataset.annotations import read_list, refuse_special, sizes_of
 from runner.tools.dataset.layout import SPLITS, Place, check_class_name, class_folders, output_paths
-from runner.tools.dataset.lists import read_list, refuse_special, sizes_of
 from runner.tools.dataset.staging import full_path, new_folder, refuse_existing, refuse_full_disk, refuse_within
 
 Ids = npt.NDArray[np.int64]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from runner.base.allocator import freed_memory_kept
 from runner.base.errors import StoppedOnRequest
+from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
 from runner.config.schema import Config
 from runner.data.cache.keeping import decide_keeping

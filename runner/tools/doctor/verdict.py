@@ -16,7 +16,7 @@ from runner.data.cache.memory import available_memory
 from runner.data.loader.order import TrainPlan
 from runner.data.loader.prepare import num_decoding_threads
 from runner.dist.device import choose_num_threads
-from runner.launch.mode import LaunchPlan
+from runner.launch.plan import LaunchPlan
 from runner.tools.doctor.findings import Finding, gigabytes, refusals
 from runner.tools.doctor.surroundings import Load, check_disk
 from runner.tools.doctor.trial import Bench, Pace, load_briefly, train_briefly, without_data

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from runner.base.allocator import freed_memory_kept
 from runner.base.console import LOGGER, ProgressLine, progress_line
 from runner.base.errors import StoppedOnRequest
+from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
 from runner.config.schema.calls import PredictCall
 from runner.data.images.decode import open_image

@@ -11,7 +11,7 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 from runner.base.console import LOGGER
 from runner.base.errors import LaunchError
 from runner.config.schema import Config
-from runner.launch.mode import count_gpus
+from runner.launch.plan import count_gpus
 
 # Each imports torch and looks at the data: more at once would be too much for a login node, and no faster.
 _MOST_SUBMITTING = 4

@@ -9,12 +9,12 @@ from pathlib import Path
 from runner.base import console
 from runner.base.errors import EXIT_DONE, EXIT_FAILURE, RunnerError, StoppedOnRequest
 from runner.base.files import write_json
-from runner.base.leave import leave
+from runner.base.process import leave
 from runner.base.stop import StopRequest
 from runner.config.saved import saved_config
+from runner.dist.watchdog import Watch, die_with
 from runner.launch.preflight import preflight
-from runner.launch.submitted import Submission
-from runner.launch.watch import Watch, die_with
+from runner.launch.slurm.submitted import Submission
 from runner.tools.hooks import training_hooks
 from runner.tools.sweep.folder import SweepFolder, Trial, load_trial
 from runner.tools.sweep.jobs import JOB_FILE

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageDraw
 
-from runner.tools.dataset import fonts
-from runner.tools.dataset.fonts import fitting
+from runner.tools.dataset import show as fonts
+from runner.tools.dataset.show import fitting
 
 
 @pytest.mark.parametrize("text", ["ants", "Käfer", "муравей", "μύρμηξ"])

@@ -7,7 +7,7 @@ import pytest
 
 from runner.base.errors import ConfigError, InvalidDatasetError
 from runner.data.sources.rows import Columns
-from runner.tools.dataset.lists import read_list, refuse_special, sizes_of
+from runner.tools.dataset.annotations import read_list, refuse_special, sizes_of
 
 PATH_AND_LABEL = Columns(path="path", label="label")
 

@@ -15,7 +15,7 @@ from runner import load_config
 from runner.base.errors import DeviceError, InvalidDatasetError, StoppedOnRequest
 from runner.config.schema.calls import DoctorRules
 from runner.dist.device import Precision
-from runner.launch.mode import LaunchPlan
+from runner.launch.plan import LaunchPlan
 from runner.launch.preflight import preflight
 from runner.tools.doctor import trial, verdict
 from runner.tools.doctor.surroundings import Load

@@ -1,0 +1,1 @@
+"""Runs that wait in the queue of SLURM."""
