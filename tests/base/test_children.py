@@ -101,7 +101,7 @@ def test_a_script_that_imports_the_runner_keeps_its_own_path(monkeypatch):
 
 
 def test_a_source_checkout_as_working_folder_is_found_by_children(monkeypatch):
-    from runner.base import process as children
+    from runner.base import children
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [str(ROOT), "/elsewhere"])
@@ -112,7 +112,7 @@ def test_a_source_checkout_as_working_folder_is_found_by_children(monkeypatch):
 
 
 def test_another_working_folder_is_left_out(monkeypatch, tmp_path):
-    from runner.base import process as children
+    from runner.base import children
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(Path.cwd()), "/elsewhere"])

@@ -54,7 +54,7 @@ _NEVER = (
         "ftplib.connect",
     ),
     *("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.sendto"),
-    *("socket.getnameinfo", "socket.sendmsg", "urllib.Request", "webbrowser.open", "smtplib.connect"),
+    *("socket.getnameinfo", "urllib.Request", "webbrowser.open", "smtplib.connect"),
     *("http.client.connect", "telnetlib.Telnet.open", "sqlite3.enable_load_extension", "sqlite3.load_extension"),
 )
 
@@ -99,6 +99,7 @@ class Watch:
             "sqlite3.connect": lambda name: None if name == ":memory:" else self._target(name),
             **{name: lambda *args: repr(args)[:200] for name in _NEVER},
             "socket.connect": lambda _, address: self._connect(address),
+            "socket.sendmsg": lambda _, address: None if address is None else repr(address),
             **{name: lambda path, *_: self._target(path) for name in ("os.chmod", "os.chown", "os.utime")},
             **{name: lambda path, *_: self._target(path) for name in ("os.truncate", "os.setxattr", "os.removexattr")},
             **dict.fromkeys(("os.remove", "os.rmdir"), self._entry),
