@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
 import json
 import os
 import secrets
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +19,9 @@ from typing import IO, Any, Literal
 from runner.base.errors import OutputError
 
 _CHUNK_BYTES = 1 << 20
+# From fcntl.h and linux/fs.h.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_SECONDS_BETWEEN_TRIES = 0.05
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 
 
@@ -78,6 +84,34 @@ def lock_file(file: IO[bytes], operation: int, path: Path) -> None:
         ) from error
 
 
+@contextmanager
+def locked(path: Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold a lock file, made if need be, for as long as the block runs and this process lives.
+
+    Args:
+        path: the lock file.
+        wait_seconds: how long to wait for another process that holds it; may be infinite.
+
+    Raises:
+        BlockingIOError: another process holds it for longer.
+        OutputError: it can't be written, or the file system knows no locks.
+    """
+    with named_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    with file:
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            try:
+                lock_file(file, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise BlockingIOError(error.errno, "another process holds this lock", str(path)) from error
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+        yield
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file as a whole: temporary name, fsync, rename.
 
@@ -91,10 +125,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     with named_write_errors(path):
         try:
             _write_durably(temporary, "xb", data)
-            temporary.replace(path)
+            replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
 
 
 class ReservedFile:
@@ -128,10 +161,9 @@ class ReservedFile:
         with named_write_errors(self._path):
             try:
                 _write_durably(self._temporary, "r+b", content)
-                self._temporary.replace(self._path)
+                replace(self._temporary, self._path)
             finally:
                 self._temporary.unlink(missing_ok=True)
-            sync_folder(self._path.parent)
 
 
 def _write_durably(path: Path, mode: Literal["xb", "r+b"], content: bytes) -> None:
@@ -174,25 +206,78 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Give a complete file its name, durably; never over another file that has come there meanwhile.
+    """Give a complete file or folder its name, durably; never over something else that has come there meanwhile.
+
+    The files of a folder have been made durable before. An empty folder of that name is replaced.
 
     Raises:
         OutputError: when the name is taken by now, or can't be given.
     """
     with named_write_errors(path):
-        sync_file(temporary)
-        try:
-            # Unlike a rename it fails where something is.
-            path.hardlink_to(temporary)
-        except FileExistsError as error:
-            raise _taken(path) from error
-        except OSError:
-            # Some file systems have no links.
-            if os.path.lexists(path):
-                raise _taken(path) from None
-            temporary.rename(path)
-        temporary.unlink(missing_ok=True)
+        if temporary.is_dir():
+            _rename_folder(temporary, path)
+        else:
+            sync_file(temporary)
+            _link_file(temporary, path)
         sync_folder(path.parent)
+
+
+def _rename_folder(temporary: Path, path: Path) -> None:
+    try:
+        temporary.rename(path)  # fails where a folder is that is not empty
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise _taken(path) from error
+
+
+def _link_file(temporary: Path, path: Path) -> None:
+    try:
+        # Unlike a rename it fails where something is.
+        path.hardlink_to(temporary)
+    except FileExistsError as error:
+        raise _taken(path) from error
+    except OSError:
+        # Some file systems have no links.
+        if os.path.lexists(path):
+            raise _taken(path) from None
+        temporary.rename(path)
+    temporary.unlink(missing_ok=True)
+
+
+def replace(temporary: Path, path: Path) -> None:
+    """Give a complete and durable file or folder its name in one step; what had the name until then is gone afterwards.
+
+    A folder can't be renamed over another one, so the two exchange their names, which Linux can do in one step. Where
+    the system or the file system can't, the old folder has a hidden name beside it for a moment: a process that is
+    killed in this moment leaves it there.
+
+    Raises:
+        OSError: when the name can't be given; what has it keeps it.
+    """
+    if not temporary.is_dir() or not path.is_dir():
+        temporary.replace(path)
+    elif not _exchanged(temporary, path):
+        aside = temporary_beside(path)
+        path.rename(aside)
+        temporary.rename(path)
+        temporary = aside
+    sync_folder(path.parent)
+    if temporary.is_dir():
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether two names could be exchanged in one step; see renameat2(2)."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(other))
 
 
 def _taken(path: Path) -> OutputError:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from http.client import HTTPException
 from pathlib import Path
 
 import torch.hub
-from filelock import FileLock
 from torchvision.models import WeightsEnum
 
 from runner.base.errors import InvalidModelError
+from runner.base.files import locked
 
 _logger = logging.getLogger("runner")
 
@@ -42,7 +43,7 @@ def fetch(weights: WeightsEnum, *, may_download: bool = True) -> Path:
     digest = re.search(r"-([a-f0-9]+)\.", path.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{path.name}.lock")):
+        with locked(path.with_name(f".{path.name}.lock"), wait_seconds=math.inf):
             if path.exists():  # another process has downloaded it meanwhile
                 return path
             _logger.info("downloading %s to %s", weights.url, path)

@@ -22,9 +22,9 @@ from runner.base.console import LOGGER
 from runner.base.errors import CheckpointError
 from runner.base.files import (
     named_write_errors,
+    replace,
     sha256_of,
     sync_file,
-    sync_folder,
     temporary_beside,
     write_atomic,
     write_json,
@@ -90,10 +90,7 @@ class CheckpointStore:
                 temporary.mkdir()
                 _write_files(temporary, tensors, state)
                 check_written(temporary, tensors, known_as=path)
-                if path.exists():
-                    path.rename(temporary_beside(path))
-                temporary.rename(path)
-                sync_folder(self.folder)
+                replace(temporary, path)
             finally:
                 self._clear_away()
 

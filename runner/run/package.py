@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from runner.base.errors import CheckpointError
-from runner.base.files import named_write_errors, sha256_of, sync_file, sync_folder, temporary_beside, write_json
+from runner.base.files import (
+    named_write_errors,
+    replace,
+    sha256_of,
+    sync_file,
+    sync_folder,
+    temporary_beside,
+    write_json,
+)
 from runner.base.untrusted import UntrustedFileError, read_json
 from runner.base.within_folder import refuse_ways_out
 from runner.config.schema.base import Section
@@ -101,10 +109,8 @@ def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
                 json.dumps({"format": PACKAGE_FORMAT, "weights_sha256": digest, **card})
             )
             write_json(temporary / CARD_FILE, checked.model_dump(mode="json"))
-            if folder.exists():
-                shutil.rmtree(folder)
-            temporary.rename(folder)
-            sync_folder(folder.parent)
+            sync_folder(temporary)
+            replace(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

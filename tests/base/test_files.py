@@ -1,12 +1,25 @@
 import errno
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from runner.base import files
 from runner.base.errors import OutputError
-from runner.base.files import append_line, check_new_file, publish, sha256_of, write_atomic, write_json, write_new
+from runner.base.files import (
+    append_line,
+    check_new_file,
+    locked,
+    publish,
+    replace,
+    sha256_of,
+    temporary_beside,
+    write_atomic,
+    write_json,
+    write_new,
+)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -98,3 +111,43 @@ def test_a_finished_file_never_takes_the_place_of_another(tmp_path, monkeypatch)
         assert (tmp_path / f"new {has_links}").read_text() == "made"
         assert not made.exists()
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def folder_with(path: Path, content: str) -> Path:
+    path.mkdir()
+    (path / "file").write_text(content)
+    return path
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_folder_is_replaced_as_a_whole(tmp_path, monkeypatch, can_exchange):
+    if not can_exchange:
+        monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    old, new = folder_with(tmp_path / "a", "old"), folder_with(temporary_beside(tmp_path / "a"), "new")
+    replace(new, old)
+    assert (old / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_new_folder_takes_the_place_of_an_empty_one_and_of_no_other(tmp_path):
+    (tmp_path / "a").mkdir()
+    publish(folder_with(tmp_path / "b", "first"), tmp_path / "a")
+    with pytest.raises(OutputError, match="already exists and is never overwritten"):
+        publish(folder_with(tmp_path / "b", "second"), tmp_path / "a")
+    assert (tmp_path / "a" / "file").read_text() == "first"
+
+
+def test_a_lock_has_one_holder_and_dies_with_it(tmp_path):
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with locked(tmp_path / "lock"):
+            os.write(writing, b"held")
+            signal.pause()
+    assert os.read(reading, 4) == b"held"
+    with pytest.raises(BlockingIOError), locked(tmp_path / "lock"):
+        pass
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait_seconds=0.1):
+        pass

@@ -99,7 +99,7 @@ def test_what_cannot_be_deleted_yet_ends_nothing_and_is_said(tmp_path, monkeypat
     assert list(tmp_path.glob(".*.tmp")) == []
 
 
-@pytest.mark.parametrize("call", ["save_file", "fsync", "rename", "write_manifest"])
+@pytest.mark.parametrize("call", ["save_file", "fsync", "replace", "write_manifest"])
 def test_a_save_that_fails_keeps_the_earlier_ones(tmp_path, monkeypatch, call):
     store = CheckpointStore(tmp_path, keep=2)
     store.save("0001-00000001", TENSORS, {})
@@ -112,7 +112,7 @@ def test_a_save_that_fails_keeps_the_earlier_ones(tmp_path, monkeypatch, call):
     targets = {
         "save_file": "safetensors.torch.save_file",
         "fsync": "os.fsync",
-        "rename": "pathlib.Path.rename",
+        "replace": "pathlib.Path.replace",
         "write_manifest": "runner.run.checkpoint.write_manifest",
     }
     with monkeypatch.context() as patch:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 import runner
 from runner.base.errors import CheckpointError
-from runner.run.package import add_metrics, read_package
+from runner.run.package import add_metrics, read_package, write_package
 
 
 @pytest.fixture
@@ -54,3 +57,45 @@ def test_weights_of_another_architecture_are_refused(model):
     (model / "model.json").write_text(json.dumps(card))
     with pytest.raises(CheckpointError, match="does not fit the architecture"):
         runner.load_model(model)
+
+
+_TOUCHES_DISK = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree", "shutil.copyfile")
+
+
+def _killed_at(event_number: int, model: Path, weights: Path, card: dict) -> bool:
+    """Write the package anew in a fork that is killed as it touches the disk for so many times; False once it ends."""
+    pid = os.fork()
+    if pid == 0:
+        code, num_events = 1, 0
+
+        def kill(event: str, _: object) -> None:
+            nonlocal num_events
+            num_events += event in _TOUCHES_DISK
+            if num_events == event_number and event in _TOUCHES_DISK:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.addaudithook(kill)
+            write_package(model, weights, card)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    assert status in (0, signal.SIGKILL), "it ends well, or is killed"
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, and exchanges two names in one step")
+def test_a_package_that_is_replaced_is_there_whenever_the_process_is_killed(model, tmp_path):
+    weights = Path(shutil.copyfile(model / "model.safetensors", tmp_path / "weights"))
+    written = json.loads((model / "model.json").read_text())
+    card = {key: value for key, value in written.items() if key not in ("format", "weights_sha256")}
+    card["metrics"] = {"new": True}
+    found, event_number = [], 1
+    while _killed_at(event_number, model, weights, card):
+        found.append(read_package(model).card.metrics == {"new": True})
+        event_number += 1
+    assert len(found) > 10
+    assert found == sorted(found), "the old one, until it is the new one"
+    assert {False, True} == set(found)
+    assert read_package(model).card.metrics == {"new": True}

@@ -23,17 +23,16 @@ import mmap
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import BaseFileLock, FileLock, Timeout
 
 from runner.base.errors import InvalidDatasetError, OutputError
-from runner.base.files import write_atomic
+from runner.base.files import locked, write_atomic
 from runner.base.untrusted import open_regular
 from runner.data.sources.index import BROKEN_LINK, FolderIndex, LeftOut, Scan, Stamp, packed, scan, stamp_of
 
@@ -156,25 +155,16 @@ def _is_lasting(found: Scan, begun_ns: int) -> bool:
 @contextmanager
 def _one_process_at_a_time(file: Path) -> Iterator[str | None]:
     """Where there can be no lock, each process scans for itself, which is as right; yields what stood in the way."""
-    lock = FileLock(file.with_suffix(".lock"), timeout=_MOST_SECONDS_TO_WAIT)
-    hindrance = _hindrance_to(lock, file.parent)
-    try:
+    lock = file.with_suffix(".lock")
+    with ExitStack() as stack:
+        hindrance = None
+        try:
+            stack.enter_context(locked(lock, wait_seconds=_MOST_SECONDS_TO_WAIT))
+            # Should another process hold it by then, a third one would scan at the same time, which is as right.
+            stack.callback(lock.unlink, missing_ok=True)
+        except (OutputError, BlockingIOError) as error:
+            hindrance = str(error)
         yield hindrance
-    finally:
-        if hindrance is None:
-            lock.release()
-            # Should another process hold it by now, a third one would scan at the same time, which is as right.
-            Path(lock.lock_file).unlink(missing_ok=True)
-
-
-def _hindrance_to(lock: BaseFileLock, folder: Path) -> str | None:
-    """Take a lock; returns why it can't be had: it can't be written, or is held for too long."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except (OSError, Timeout) as error:
-        return str(error)
-    return None
 
 
 # The file: magic, length of the header, header (JSON), arrays, digest of all before ----------------------------------

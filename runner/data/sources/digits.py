@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from runner.base.errors import InvalidDatasetError, OutputError
+from runner.base.files import publish
 from runner.data.split import stratified_split
 
 # The same split for everybody, whatever the seed of the experiment, so that results can be compared.
@@ -69,15 +68,12 @@ def _write_digits(folder: Path) -> None:
 
 def _move_into_place(written: Path, target: Path) -> None:
     try:
-        # Replaces an empty folder, fails on any other.
-        written.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+        publish(written, target)
+    except OutputError as error:
+        if (target / "train").is_dir():
+            return  # another process was first, and wrote the same
+        if not target.exists():
             raise
-        if not (target / "train").is_dir():
-            raise InvalidDatasetError(
-                f"data.root = {target}: holds something else; data=digits needs a folder of its own, "
-                "empty or not there yet"
-            ) from error
-        # Another process was first, and wrote the same.
-        shutil.rmtree(written)
+        raise InvalidDatasetError(
+            f"data.root = {target}: holds something else; data=digits needs a folder of its own, empty or not there yet"
+        ) from error

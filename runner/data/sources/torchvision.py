@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import math
 import os
 import tarfile
 import zipfile
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Any, assert_never
 
 import numpy as np
-from filelock import FileLock
 from torchvision import datasets
 
 from runner.base.errors import InvalidDatasetError
+from runner.base.files import locked
 from runner.config.schema.data import TorchvisionData, TorchvisionDatasetName
 from runner.data.images.decode import to_rgb
 from runner.data.images.stored import DecodedImage, Pixels, StoredImage
@@ -171,7 +172,7 @@ def _one_process_at_a_time(root: Path) -> Iterator[None]:
         # Then nobody downloads, and what is there can be read.
         yield
         return
-    with FileLock(root / ".download.lock"):
+    with locked(root / ".download.lock", wait_seconds=math.inf):
         yield
 
 

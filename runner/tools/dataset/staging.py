@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 import shutil
@@ -11,11 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from runner.base.console import LOGGER
 from runner.base.errors import OutputError, UsageError
-from runner.base.files import named_write_errors, sync_folder
+from runner.base.files import locked, named_write_errors, publish
 from runner.base.untrusted import printable
 
 _LOCK = "lock"
@@ -87,36 +84,22 @@ def new_folder(output: Path) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(output)
         staging = Path(tempfile.mkdtemp(prefix=_prefix(output), dir=output.parent))
-    lock = FileLock(staging / _LOCK, timeout=0)
     folder = staging / "content"
     try:
-        with named_write_errors(output):
-            lock.acquire()
-            folder.mkdir()
-        yield folder
-        _move(folder, output)
+        with locked(staging / _LOCK):
+            with named_write_errors(output):
+                folder.mkdir()
+            yield folder
+            # Else a power cut might leave the name of a folder without the content of its files; one call for all.
+            os.sync()
+            publish(folder, output)
     finally:
-        lock.release()
         # What can't be removed now is recognised and removed by the next one.
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def _prefix(output: Path) -> str:
     return f".{output.name}.unfinished-"
-
-
-def _move(folder: Path, output: Path) -> None:
-    with named_write_errors(output):
-        # Else a power cut might leave the name of a folder without the content of its files; one call for all.
-        os.sync()
-        try:
-            # Replaces an empty folder, fails on any other.
-            folder.rename(output)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            raise OutputError(f"output = {output}: has been made by somebody else meanwhile; choose another") from error
-        sync_folder(output.parent)
 
 
 def _remove_leftovers(output: Path) -> None:
@@ -126,8 +109,8 @@ def _remove_leftovers(output: Path) -> None:
             # It has just been made, or was left in that very moment.
             continue
         try:
-            with FileLock(lock, timeout=0):
+            with locked(lock):
                 shutil.rmtree(leftover)
-        except Timeout:
+        except BlockingIOError:
             continue
         LOGGER.info("removed %s, which a process that was killed had left", leftover)

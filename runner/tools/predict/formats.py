@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.base.errors import ConfigError, MissingPackageError, Problem
-from runner.base.files import sync_file, temporary_beside
+from runner.base.files import publish, temporary_beside
 from runner.base.spreadsheet import csv_lines, nine_digits
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class _Csv:
         return max(num_records - 1, 0), end
 
     def finish(self, unfinished: Path, finished: Path) -> None:
-        unfinished.rename(finished)
+        publish(unfinished, finished)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class _JsonLines:
         return num_rows, end
 
     def finish(self, unfinished: Path, finished: Path) -> None:
-        unfinished.rename(finished)
+        publish(unfinished, finished)
 
 
 class _Parquet:
@@ -191,8 +191,7 @@ class _Parquet:
                         waiting = []
                 if waiting:
                     writer.write_table(self._pa.Table.from_batches(waiting))
-            sync_file(temporary)
-            temporary.rename(finished)
+            publish(temporary, finished)
         finally:
             temporary.unlink(missing_ok=True)
         unfinished.unlink()

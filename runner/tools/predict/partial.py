@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from runner.base.errors import OutputError
-from runner.base.files import named_write_errors, sync_folder, write_json
+from runner.base.files import lock_file, named_write_errors, sync_folder, write_json
 from runner.tools.predict.formats import Format, Scored
 
 
@@ -124,7 +124,7 @@ class PartialScores:
 
     def _hold(self, file: IO[bytes]) -> None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path)
         except BlockingIOError:
             file.close()
             raise OutputError(f"{self.path}: another process is writing it") from None

@@ -10,10 +10,10 @@ leaderboard.csv, leaderboard.json, best.yaml, logs/sweep.log
 
 from __future__ import annotations
 
-import fcntl
+import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, model_validator
 
 from runner.base.errors import CheckpointError, OutputError
-from runner.base.files import lock_file, named_write_errors, write_json
+from runner.base.files import locked, named_write_errors, write_json
 from runner.config.schema.sweep import Direction, Metric
 from runner.run.contents import Contents, Count, Failure, JobId, read_object
 
@@ -149,12 +149,9 @@ class SweepFolder:
         Raises:
             OutputError: when another process works on it, or the folder is of something else.
         """
-        with named_write_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("ab")
-        with file:
+        with ExitStack() as stack:
             try:
-                lock_file(file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path)
+                stack.enter_context(locked(self.path / ".lock"))
             except BlockingIOError as error:
                 raise OutputError(
                     f"{self.path}: another process is working on this sweep; wait for it, stop it, or choose another "
@@ -165,10 +162,7 @@ class SweepFolder:
     @contextmanager
     def hold_leaderboard(self) -> Iterator[None]:
         """Wait until nobody else reads the trials to write the leaderboard: whoever writes last knows of all."""
-        with named_write_errors(self.path):
-            file = (self.path / ".leaderboard.lock").open("ab")
-        with file:
-            lock_file(file, fcntl.LOCK_EX, self.path)
+        with locked(self.path / ".leaderboard.lock", wait_seconds=math.inf):
             yield
 
 

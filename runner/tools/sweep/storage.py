@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 
 from runner.base.errors import ConfigError, OutputError, Problem
+from runner.base.files import locked
 from runner.config.schema.sweep import SweepConfig
 from runner.tools.sweep.folder import SweepFolder
 
@@ -32,22 +34,18 @@ class JournalLock(JournalFileOpenLock):
     def __init__(self, journal: Path) -> None:
         super().__init__(str(journal), grace_period=None)
         self._journal = journal
-        self._descriptor: int | None = None
+        self._held = ExitStack()
 
     def acquire(self) -> bool:
         """Wait for the lock, and take away a line that a power cut has left half-written."""
-        self._descriptor = os.open(
-            self._journal.with_name(f".{self._journal.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666
-        )
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        lock = self._journal.with_name(f".{self._journal.name}.lock")
+        self._held.enter_context(locked(lock, wait_seconds=math.inf))
         _mend(self._journal)
         return True
 
     def release(self) -> None:
         """Let go."""
-        assert self._descriptor is not None, "acquired before"
-        os.close(self._descriptor)
-        self._descriptor = None
+        self._held.close()
 
 
 class Journal(JournalFileBackend):

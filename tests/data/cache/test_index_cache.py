@@ -322,14 +322,17 @@ def test_a_lock_that_cannot_be_had_is_said_and_the_index_is_as_right(folder, tmp
     assert os.strerror(errno.EISDIR) in note
 
 
-def test_a_file_system_without_locks_is_no_hindrance(folder, load, monkeypatch):
+def test_a_file_system_without_locks_is_said_and_the_index_is_as_right(folder, tmp_path, monkeypatch):
     def missing(*_: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr("fcntl.flock", missing)
-    with pytest.warns(UserWarning, match="flock not supported"):  # filelock takes turns without it
-        assert load(folder)[1]
-    assert not load(folder)[1]
+    index, note = load_or_scan(str(folder), key="data.train", cache=tmp_path / "cache")
+    assert same(index, scan_class_folders(str(folder), key="data.train"))
+    assert note is not None
+    assert "on a file system without locks" in note
+    kept, note = load_or_scan(str(folder), key="data.train", cache=tmp_path / "cache")
+    assert (type(kept), note) == (MappedIndex, None)
 
 
 def test_what_another_process_has_written_meanwhile_is_looked_at_without_the_lock(folder, tmp_path, monkeypatch):

@@ -222,7 +222,7 @@ def test_folders_that_may_not_be_read(tmp_path: Path, refused: str, monkeypatch:
 
 def test_reading_costs_no_torch() -> None:
 
-    modules = ("keyed_random", "data", "data.paths", "data.splits", "data.order", "data.workers")
+    modules = ("base.keyed_random", "data.sources.paths", "data.splits", "data.loader.order", "data.loader.workers")
     code = ";".join(f"import runner.{module}" for module in modules)
     code += ";import sys; print([name for name in ('torch', 'torchvision', 'sklearn') if name in sys.modules])"
     printed = subprocess.run(

@@ -32,7 +32,7 @@ def test_what_fails_leaves_nothing(tmp_path):
 
 def test_a_place_that_is_taken_meanwhile_stays_as_it_is(tmp_path):
     output = tmp_path / "out"
-    with pytest.raises(OutputError, match="by somebody else meanwhile"), new_folder(output) as folder:
+    with pytest.raises(OutputError, match="already exists and is never overwritten"), new_folder(output) as folder:
         (folder / "mine").write_text("x")
         output.mkdir()
         (output / "theirs").write_text("y")

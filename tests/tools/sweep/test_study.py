@@ -267,8 +267,8 @@ def test_a_trial_is_judged_at_the_interval_after_the_delay(folder):
     number = with_a_good_trial(folder)
     judge = judgement(folder, number, "sweep.pruning.delay_evaluation=3", "sweep.pruning.evaluation_interval=2")
     judge.report({epoch: 0.1 for epoch in range(1, 6)})
-    assert [bool(judge.verdict(epoch)) for epoch in range(1, 5)] == [False, False, False, True]
-    assert judge.verdict(4) == "median: val_top1 = 0.1"
+    assert [bool(judge.decision(epoch)) for epoch in range(1, 5)] == [False, False, False, True]
+    assert judge.decision(4) == "median: val_top1 = 0.1"
 
 
 def test_an_epoch_is_judged_again_with_the_same_result(folder):
@@ -277,11 +277,11 @@ def test_an_epoch_is_judged_again_with_the_same_result(folder):
     for _ in range(2):  # the second one in a process that goes on after a kill
         judge = judgement(folder, number)
         judge.report({1: 0.1})
-        verdicts.append(judge.verdict(1))
+        verdicts.append(judge.decision(1))
     assert verdicts == ["median: val_top1 = 0.1"] * 2
 
 
 def test_a_good_trial_goes_on(folder):
     judge = judgement(folder, with_a_good_trial(folder))
     judge.report({1: 0.95})
-    assert judge.verdict(1) is None
+    assert judge.decision(1) is None
