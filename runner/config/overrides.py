@@ -15,17 +15,17 @@ from runner.base.errors import ConfigError, Problem
 from runner.config.conf_folder import CONF_DIR, group_options
 from runner.config.refusal import COMMAND_LINE, plain, translate
 from runner.config.schema import VARIANT_KEYS, Config
+from runner.config.schema.base import Section
+from runner.config.schema.calls import CALLS
+from runner.config.schema.effect import keys_as_typed
 
 OPTION_NAME = re.compile(r"[\w-]+(/[\w-]+)*", re.ASCII)
 """What the name of an option may look like, such as resnet50 or paper/table_2: no dots, so that it can't climb."""
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
 # Their values are paths or other plain text, taken as they are typed; keys without a group, `model` too, are those of
 # commands.
-PATH_KEYS = frozenset(
-    {"data.root", "data.train", "data.val", "data.test", "data.exclude", "output_dir", "sweep.dir", "model.weights"}
-    | {"run", "a", "b", "model", "checkpoint", "input", "output", "root"}
-    | {"path_column", "label_column", "group_column", "split_column", "delimiter", "encoding"}
-)
+_SECTIONS: tuple[type[Section], ...] = (Config, *CALLS.values())
+PATH_KEYS = frozenset(key for section in _SECTIONS for key in keys_as_typed(section))
 _MAX_VALUES = 100_000
 _PLAIN_PATH = re.compile(r"[A-Za-z./_-][\w./@%:+-]*", re.ASCII)
 _KEY = re.compile(r"^(?P<sign>\+\+|\+|~)?(?P<key>[^=]+?)(?P<package>@[^=]*)?(?P<rest>=.*)?$", re.DOTALL)

@@ -13,6 +13,7 @@ from runner.config.saved import load_saved, read_values
 from runner.config.schema import Config
 from runner.config.schema.calls import LAID_OVER
 from runner.config.schema.data import DataConfig, FolderData
+from runner.config.schema.effect import effect_of
 from runner.data.fingerprint import content_of, differences, fingerprint
 from runner.data.source import ImageSource
 from runner.data.sources.labelled import open_class_folders, relabelled
@@ -23,14 +24,6 @@ from runner.run import contents
 _SPLITS = ("train", "val", "test")
 # Their change makes sense for a model that is trained already.
 _GROUPS = LAID_OVER["evaluate"]
-# What a model sees belongs to the model, wherever the images come from.
-_PREPROCESSING = ("image_size", "normalize", "eval_transforms")
-# Keys of data that make no difference to what is evaluated.
-_WITHOUT_EFFECT = frozenset(
-    {"batch_size", "last_batch", "workers", "train_transforms", "index_cache", "jpeg_reduction", "cache", "balance"}
-    | {"fingerprint"}
-    | {"download", "on_bad_image", "max_bad_fraction"}  # metrics.json says itself what was skipped
-)
 _IMAGES = frozenset({"data", "data.root", *(f"data.{split}" for split in _SPLITS)})
 
 
@@ -90,7 +83,8 @@ def load_config(run_dir: Path, overrides: Sequence[str]) -> Config:
         problem = "an evaluation is not submitted; start it inside of a job, with srun, or leave dist=slurm out"
         raise ConfigError([Problem(key="dist", value="slurm", has_value=True, message=problem, origin=COMMAND_LINE)])
     own = load_saved(run_dir, only_reads=True).data
-    kept = {key: getattr(own, key) for key in _PREPROCESSING if f"data.{key}" not in typed}
+    # What a model sees belongs to the model, wherever the images come from.
+    kept = {name: value for name, value in own if _at_evaluation(name) == "model" and f"data.{name}" not in typed}
     data = resolve_paths(config.data.model_copy(update=kept))
     if "data.exclude" not in typed and _places(data) != _places(resolve_paths(own)):
         data = data.model_copy(update={"exclude": None})
@@ -174,7 +168,11 @@ def _differences(record: dict[str, Any], splits: Splits, split: str, data: DataC
 
 def described(data: DataConfig) -> dict[str, Any]:
     """What of a data config decides which images a model sees and how."""
-    return {key: value for key, value in data.model_dump(mode="json").items() if key not in _WITHOUT_EFFECT}
+    return {name: value for name, value in data.model_dump(mode="json").items() if _at_evaluation(name) != "nothing"}
+
+
+def _at_evaluation(name: str) -> str:
+    return effect_of(f"data.{name}").at_evaluation
 
 
 def output_folder(run_dir: Path, images: Images, *, weights: str, split: str) -> Path:

@@ -18,6 +18,7 @@ from runner.config.compose import compose_jobs
 from runner.config.saved import load_saved
 from runner.config.schema import Config
 from runner.config.schema.calls import ResumeCall
+from runner.config.schema.effect import effect_of
 from runner.config.schema.resume import changes, judge_changes
 from runner.config.trust import WEIGHTS, is_typed, reaches_beyond, refuse_untyped
 from runner.launch.preflight import preflight
@@ -26,9 +27,6 @@ from runner.tools.hooks import training_hooks
 from runner.tools.sweep.folder import SweepFolder, is_sweep
 from runner.training.attempt import Attempt
 from runner.training.work import Training
-
-# Keys that may give a completed run something more to do.
-_LENGTH = ("trainer.epochs", "trainer.max_steps", "trainer.patience")
 
 
 def run(argv: list[str]) -> int:
@@ -129,5 +127,5 @@ def _key(override: str) -> str:
 
 
 def _is_longer(saved: Config, wanted: Config) -> bool:
-    changed = {key for key, _, _ in changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))}
-    return bool(changed & set(_LENGTH))
+    changed = changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))
+    return any(effect_of(key).gives_more_to_do for key, _, _ in changed)

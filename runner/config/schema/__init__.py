@@ -11,6 +11,7 @@ from runner.base.masked import masked_values
 from runner.config.schema.base import Section
 from runner.config.schema.data import DataConfig
 from runner.config.schema.dist import DistConfig
+from runner.config.schema.effect import AS_TYPED, NONE, PLACE, START, TRAINING
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.optimizer import OptimizerConfig
 from runner.config.schema.schedule import ScheduleConfig
@@ -27,23 +28,23 @@ _SAVED_AS_WRITTEN = ("dist.", "sweep.")
 class Config(Section):
     """One experiment, complete and checked."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    seed: Annotated[int, Field(ge=0, lt=2**63), START]
     """Seed of the weights, the data order, the augmentation and the split."""
-    output_dir: str
+    output_dir: Annotated[str, PLACE, AS_TYPED]
     """Folder under which run folders are made."""
-    model: ModelConfig
+    model: Annotated[ModelConfig, START]
     """What is trained."""
     data: DataConfig
     """What it is trained on."""
-    optimizer: OptimizerConfig
+    optimizer: Annotated[OptimizerConfig, TRAINING]
     """How weights are updated."""
-    schedule: ScheduleConfig
+    schedule: Annotated[ScheduleConfig, TRAINING]
     """How the learning rate changes over time."""
     trainer: TrainerConfig
     """How long, how precisely and on what to train, and what to keep."""
     dist: DistConfig
     """How many processes on how many machines."""
-    sweep: SweepConfig
+    sweep: Annotated[SweepConfig, NONE]
     """What a multirun (-m) searches, how many trials at once, and what ends them early."""
     _written: Mapping[str, str] = PrivateAttr(default_factory=dict)
 

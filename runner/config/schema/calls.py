@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from runner.config.schema.base import Section
+from runner.config.schema.effect import AS_TYPED
 
 
 class ResumeRules(Section):
@@ -20,7 +21,7 @@ class ResumeRules(Section):
 class ResumeCall(Section):
     """`python -m runner resume run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: Annotated[str, Field(min_length=1), AS_TYPED]
     """The run folder that goes on."""
     resume: ResumeRules
     """How far it may differ from what it was."""
@@ -29,31 +30,31 @@ class ResumeCall(Section):
 class EvaluateCall(Section):
     """`python -m runner evaluate run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: Annotated[str, Field(min_length=1), AS_TYPED]
     """The run folder whose weights are evaluated."""
-    checkpoint: Annotated[str, Field(min_length=1)]
+    checkpoint: Annotated[str, Field(min_length=1), AS_TYPED]
     """Which checkpoint: best, last, or its name, such as 0004-00000360."""
     weights: Literal["auto", "raw", "ema"]
     """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
     auto: of best those that were the best, of any other the average."""
     split: Literal["val", "test", "train"]
     """Which split of the data."""
-    output: str | None
+    output: Annotated[str | None, AS_TYPED]
     """Folder for the results; null means RUN/evaluation, and for other weights or images a folder in it."""
 
 
 class PredictCall(Section):
     """`python -m runner predict run=DIR input=FOLDER output=FILE.csv`."""
 
-    run: str | None
+    run: Annotated[str | None, AS_TYPED]
     """The run folder whose packaged model scores."""
-    model: str | None
+    model: Annotated[str | None, AS_TYPED]
     """A packaged model alone: the folder model/ of a run."""
-    input: Annotated[str, Field(min_length=1)]
+    input: Annotated[str, Field(min_length=1), AS_TYPED]
     """A folder (with all folders in it), an image, a .txt with a path on each line, or a .csv with a column `path`."""
-    output: Annotated[str, Field(min_length=1)]
+    output: Annotated[str, Field(min_length=1), AS_TYPED]
     """The file to write: .csv, .jsonl or .parquet."""
-    root: str | None
+    root: Annotated[str | None, AS_TYPED]
     """Folder at which the relative paths of a list start; null means the folder of the list."""
     batch_size: Annotated[int, Field(ge=1)]
     """Images that are scored at once."""
@@ -70,19 +71,19 @@ class PredictCall(Section):
 class _ListCall(Section):
     """A command that reads lists of images."""
 
-    input: Annotated[str, Field(min_length=1)]
+    input: Annotated[str, Field(min_length=1), AS_TYPED]
     """What is read; it is never changed."""
-    output: Annotated[str, Field(min_length=1)]
+    output: Annotated[str, Field(min_length=1), AS_TYPED]
     """Folder that is made; it appears only when it is complete, and must not exist yet or be empty."""
-    root: str | None
+    root: Annotated[str | None, AS_TYPED]
     """Folder from which relative paths in a CSV list or COCO file start; null means the folder of that file."""
-    path_column: Annotated[str, Field(min_length=1)]
+    path_column: Annotated[str, Field(min_length=1), AS_TYPED]
     """Column of a CSV list with the path of the image."""
-    label_column: Annotated[str, Field(min_length=1)]
+    label_column: Annotated[str, Field(min_length=1), AS_TYPED]
     """Column of a CSV list with the name of the class."""
-    delimiter: str
+    delimiter: Annotated[str, AS_TYPED]
     """The character between the columns of a CSV list; \\t for a tab."""
-    encoding: str
+    encoding: Annotated[str, AS_TYPED]
     """Encoding of a CSV list, and of file names in archives that do not say which; one of Python's names."""
 
     @field_validator("delimiter")
@@ -110,7 +111,7 @@ class DatasetImportCall(_ListCall):
     """What the input is; auto looks at its content, then at its name. tar may be compressed by gzip, bzip2 or xz."""
     class_from: Literal["top", "parent"]
     """Which folder of a tree names the class: the topmost one below the root or split, or the one around the image."""
-    split_column: str | None
+    split_column: Annotated[str | None, AS_TYPED]
     """Column of a CSV list with train, val or test; null: the list knows no splits."""
     multiple_labels: Literal["error", "largest", "first", "skip"]
     """A COCO image with annotations of several categories: refuse, take that of the largest area or of the first
@@ -134,7 +135,7 @@ class DatasetSplitCall(_ListCall):
     """Decides which images are drawn, as the seed of an experiment does for data.val_fraction."""
     mode: Literal["manifest", "copy", "hardlink", "symlink"]
     """manifest: lists only, images stay where they are; else also class folders with copies of or links to them."""
-    group_column: str | None
+    group_column: Annotated[str | None, AS_TYPED]
     """Column of a CSV list, such as the patient; images of the same group stay in the same split."""
 
     @field_validator("test_fraction")
@@ -152,14 +153,14 @@ class DatasetCheckCall(Section):
 
     strict: bool
     """End with exit code 2 when something is found."""
-    output: str | None
+    output: Annotated[str | None, AS_TYPED]
     """Folder for check.json and quarantine.csv; null makes a new one under OUTPUT_DIR/checks."""
 
 
 class DatasetShowCall(Section):
     """`python -m runner dataset show output=FILE.png [overrides]`."""
 
-    output: Annotated[str, Field(min_length=1)]
+    output: Annotated[str, Field(min_length=1), AS_TYPED]
     """The PNG that is written; it must not exist yet."""
     num_images: Annotated[int, Field(ge=1, le=200)]
     """Images of the training split, taken from each class in turn; one per row."""
@@ -192,16 +193,16 @@ class DoctorCall(Section):
 class ExportCall(Section):
     """`python -m runner export run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: Annotated[str, Field(min_length=1), AS_TYPED]
     """The run folder whose model is exported."""
-    checkpoint: Annotated[str, Field(min_length=1)]
+    checkpoint: Annotated[str, Field(min_length=1), AS_TYPED]
     """Which checkpoint: best, last, or its name, such as 0004-00000360."""
     weights: Literal["auto", "raw", "ema"]
     """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
     auto: of best those that were the best, of any other the average."""
     format: Literal["onnx", "torch_export", "torchscript"]
     """ONNX; torch.export's .pt2; or TorchScript, which PyTorch has deprecated."""
-    output: str | None
+    output: Annotated[str | None, AS_TYPED]
     """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt."""
     include_preprocessing: bool
     """True: uint8 images N × size × size × 3 in, already resized and cropped, probabilities out. False: normalised
@@ -213,20 +214,20 @@ class ExportCall(Section):
 class ReportCall(Section):
     """`python -m runner report run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: Annotated[str, Field(min_length=1), AS_TYPED]
     """The folder of the run, or of the sweep, that is explained."""
-    output: str | None
+    output: Annotated[str | None, AS_TYPED]
     """The HTML file to write, which must not exist; null means RUN/report.html, which is replaced."""
 
 
 class RunsListCall(Section):
     """`python -m runner runs list`."""
 
-    root: Annotated[str, Field(min_length=1)]
+    root: Annotated[str, Field(min_length=1), AS_TYPED]
     """Folder at and under which runs are looked for."""
     status: Literal["running", "completed", "stopped", "failed", "pruned", "died", "damaged", "queued"] | None
     """Only runs of this status; died: it says running, but no process is left; damaged: run.json can't be read."""
-    model: str | None
+    model: Annotated[str | None, AS_TYPED]
     """Only runs of this model; a pattern, such as resnet*."""
     data: str | None
     """Only runs on this data, such as digits, CIFAR10 or folder, or on this data.root; a pattern."""
@@ -239,9 +240,9 @@ class RunsListCall(Section):
 class RunsDiffCall(Section):
     """`python -m runner runs diff a=DIR b=DIR`."""
 
-    a: Annotated[str, Field(min_length=1)]
+    a: Annotated[str, Field(min_length=1), AS_TYPED]
     """One run folder."""
-    b: Annotated[str, Field(min_length=1)]
+    b: Annotated[str, Field(min_length=1), AS_TYPED]
     """The other run folder."""
     format: Literal["table", "json"]
     """Tables for people, or JSON for programs."""
@@ -250,7 +251,7 @@ class RunsDiffCall(Section):
 class RunsRepeatCall(Section):
     """`python -m runner runs repeat run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1)]
+    run: Annotated[str, Field(min_length=1), AS_TYPED]
     """The run folder whose config a new run takes."""
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from runner.config.schema.base import Section
+from runner.config.schema.effect import AHEAD, AS_TYPED, IMAGES, LAST_BITS, NONE, PREPROCESSING, RESULT, START, TRAINING
 from runner.config.schema.transforms import Normalize, Size, Transform
 
 # Names of torchvision.datasets that `runner/data/sources/torchvision.py` knows how to read.
@@ -36,36 +37,36 @@ FingerprintExtent = Literal["names", "sampled", "full"]
 
 
 class _Data(Section):
-    root: str | None
+    root: Annotated[str | None, IMAGES, AS_TYPED]
     """Folder of the data set; null where the source has a folder of its own (the cache folder)."""
-    train: str | None
+    train: Annotated[str | None, IMAGES, AS_TYPED]
     """Folder of the training split, or its CSV file; null means ROOT/train."""
-    val: str | None
+    val: Annotated[str | None, IMAGES, AS_TYPED]
     """Folder or CSV file of the validation split; null means ROOT/val if there is one, else a share of the training
     split."""
-    test: str | None
+    test: Annotated[str | None, IMAGES, AS_TYPED]
     """Folder or CSV file of the test split; null means ROOT/test if there is one."""
-    val_fraction: Annotated[float, Field(gt=0, lt=1)]
+    val_fraction: Annotated[float, Field(gt=0, lt=1), RESULT]
     """Share of each class's training images that is set aside for validation where there is no validation split."""
-    batch_size: Annotated[int, Field(ge=1)]
+    batch_size: Annotated[int, Field(ge=1), TRAINING]
     """Images per step and process."""
-    last_batch: Literal["keep", "drop"]
+    last_batch: Annotated[Literal["keep", "drop"], TRAINING]
     """The last incomplete batch of an epoch: keep (a single image left over joins the batch before it) or drop."""
-    workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
+    workers: Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=256)], NONE]
     """Processes that load images, for each training process; 0 loads in the training process, between its steps; auto
     chooses."""
-    index_cache: Literal["auto", "none"]
+    index_cache: Annotated[Literal["auto", "none"], NONE]
     """The list of files of a large folder: auto keeps it in the cache folder as long as no folder in it changes; none
     lists them at each start."""
-    fingerprint: FingerprintExtent
+    fingerprint: Annotated[FingerprintExtent, NONE]
     """What a run remembers of its images, so that `resume` refuses others and `evaluate` warns. names: names, labels
     and order; sampled: also the size of each file and the first MiB of 1,024 files of each split (about 6 s for 1.28
     million files on a local disk); full: also all bytes of all files. Images without files are compared by pixels."""
-    jpeg_reduction: Literal["auto", "none"]
+    jpeg_reduction: Annotated[Literal["auto", "none"], LAST_BITS]
     """Where data.train_transforms begin with random_resized_crop: auto decodes a JPEG at 1/2, 1/4 or 1/8 of its size as
     long as the crop still has twice as many pixels along each side as it is resized to; none decodes all pixels. At
     evaluation all pixels are decoded, and in training of sets that data.cache is to keep."""
-    cache: Literal["auto", "none", "memory", "device"]
+    cache: Annotated[Literal["auto", "none", "memory", "device"], LAST_BITS]
     """Images that are kept once they are decoded. memory: in memory that all processes of a machine share; all pixels
     are decoded, as with jpeg_reduction none. device: in each process's GPU (or its memory, without one), where crops
     and flips are drawn for a whole batch at once: for small images; it takes train_transforms of fixed transforms, then
@@ -73,66 +74,66 @@ class _Data(Section):
     where it changes no pixel of a whole decoding: the images of evaluation, and those of training where nothing about
     them is random (on the device), up to 256 MiB each; on Linux other files of training, up to 1 GiB, in memory as far
     as it is free."""
-    exclude: str | None
+    exclude: Annotated[str | None, IMAGES, AS_TYPED]
     """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
     one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""
-    on_bad_image: Literal["error", "skip"]
+    on_bad_image: Annotated[Literal["error", "skip"], AHEAD]
     """An image that can't be decoded: ends the run, or is left out, named in the log and counted."""
-    max_bad_fraction: Annotated[float, Field(ge=0, lt=1)]
+    max_bad_fraction: Annotated[float, Field(ge=0, lt=1), AHEAD]
     """With skip, the largest share of a split (per epoch) that may be bad; more ends the run."""
-    max_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+    max_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS), RESULT]
     """Largest width × height of an image file; larger ones are bad images, told by their header before anything is
     decoded. Decoding takes up to about 12 bytes per pixel."""
-    balance: Literal["none", "loss_weights", "sampler"]
+    balance: Annotated[Literal["none", "loss_weights", "sampler"], TRAINING]
     """Against classes of different sizes: weigh each image's loss by n / (K · n_c), for n images in K classes, n_c of
     them in its own; or draw images with these weights, with replacement, n per epoch."""
-    image_size: Size
+    image_size: Annotated[Size, PREPROCESSING]
     """Side in pixels of the square images that the model sees."""
-    normalize: Normalize
+    normalize: Annotated[Normalize, PREPROCESSING]
     """How pixel values are centred and scaled. Weights of torchvision bring their own."""
-    train_transforms: tuple[Transform, ...]
+    train_transforms: Annotated[tuple[Transform, ...], TRAINING]
     """What is done to each training image, in this order, drawn anew each epoch."""
-    eval_transforms: tuple[Transform, ...]
+    eval_transforms: Annotated[tuple[Transform, ...], PREPROCESSING]
     """What is done to each image at evaluation and afterwards; packaged with the model."""
 
 
 class CsvData(_Data):
     """Images that CSV files list, one file per split, with a header line."""
 
-    source: Literal["csv"]
+    source: Annotated[Literal["csv"], START]
     """Where images come from; set by the option of the group."""
-    path_column: Annotated[str, Field(min_length=1)]
+    path_column: Annotated[str, Field(min_length=1), RESULT]
     """Column of the paths: absolute, or relative to data.root (where that is null, to the folder of the CSV file)."""
-    label_column: Annotated[str, Field(min_length=1)]
+    label_column: Annotated[str, Field(min_length=1), RESULT]
     """Column of the class name."""
-    group_column: Annotated[str, Field(min_length=1)] | None
+    group_column: Annotated[Annotated[str, Field(min_length=1)] | None, RESULT]
     """Column of a group, such as a patient: where validation is made from training, groups stay together."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)]
+    delimiter: Annotated[str, Field(min_length=1, max_length=1), RESULT]
     """The character between columns."""
 
 
 class FolderData(_Data):
     """A folder of class folders."""
 
-    source: Literal["folder"]
+    source: Annotated[Literal["folder"], START]
     """Where images come from; set by the option of the group."""
 
 
 class DigitsData(_Data):
     """The 1,797 scans of handwritten digits that ship with scikit-learn, 8×8 grey, split 80/20."""
 
-    source: Literal["digits"]
+    source: Annotated[Literal["digits"], START]
     """Where images come from; set by the option of the group."""
 
 
 class TorchvisionData(_Data):
     """A data set that torchvision downloads."""
 
-    source: Literal["torchvision"]
+    source: Annotated[Literal["torchvision"], START]
     """Where images come from; set by the option of the group."""
-    name: TorchvisionDatasetName
+    name: Annotated[TorchvisionDatasetName, RESULT]
     """Name of the data set in torchvision.datasets."""
-    download: bool
+    download: Annotated[bool, NONE]
     """Download the data set where data.root has it not; a saved config (resume, runs repeat) downloads only where this
     is typed again."""
 
@@ -140,13 +141,13 @@ class TorchvisionData(_Data):
 class SyntheticData(_Data):
     """Random images in memory, for benchmarks."""
 
-    source: Literal["synthetic"]
+    source: Annotated[Literal["synthetic"], START]
     """Where images come from; set by the option of the group."""
-    num_classes: Annotated[int, Field(ge=2, le=1_000_000)]
+    num_classes: Annotated[int, Field(ge=2, le=1_000_000), RESULT]
     """Number of classes."""
-    num_train: Annotated[int, Field(ge=1, le=100_000_000)]
+    num_train: Annotated[int, Field(ge=1, le=100_000_000), RESULT]
     """Number of training images."""
-    num_val: Annotated[int, Field(ge=1, le=100_000_000)]
+    num_val: Annotated[int, Field(ge=1, le=100_000_000), RESULT]
     """Number of validation images."""
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from runner.config.schema.base import Section
+from runner.config.schema.effect import AS_TYPED
 
 ResNetName = Literal[
     "resnet18",
@@ -48,7 +49,7 @@ def is_weights_file(weights: str) -> bool:
 
 
 class _Model(Section):
-    weights: str | None
+    weights: Annotated[str | None, AS_TYPED]
     """Where training starts: null (from scratch), one of torchvision's weights names (IMAGENET1K_V1, DEFAULT or
     ResNet18_Weights.IMAGENET1K_V1), or a local .safetensors, .pth or .pt file. A pretrained head is replaced."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from runner.config.schema.base import Section
+from runner.config.schema.effect import START
 
 
 class _Optimizer(Section):
@@ -23,7 +24,7 @@ class _Optimizer(Section):
 class SGDConfig(_Optimizer):
     """Stochastic gradient descent with momentum (torch.optim.SGD)."""
 
-    name: Literal["sgd"]
+    name: Annotated[Literal["sgd"], START]
     """Which optimizer; set by the option of the group."""
     momentum: Annotated[float, Field(ge=0, lt=1)]
     """Share of the last update that is carried on."""
@@ -34,7 +35,7 @@ class SGDConfig(_Optimizer):
 class AdamWConfig(_Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019; torch.optim.AdamW)."""
 
-    name: Literal["adamw"]
+    name: Annotated[Literal["adamw"], START]
     """Which optimizer; set by the option of the group."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
     """Decay rates of the running averages of the gradient and of its square."""

@@ -7,45 +7,8 @@ from typing import Any
 
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema import Config
+from runner.config.schema.effect import effect_of
 from runner.config.schema.judge import did_you_mean, known_keys
-
-# Keys and groups whose change keeps the meaning of a run.
-_HARMLESS = (
-    "output_dir",
-    "sweep",
-    "dist",
-    "data.root",
-    "data.train",
-    "data.val",
-    "data.test",
-    "data.workers",
-    "data.download",
-    "data.index_cache",
-    "data.fingerprint",
-    # What it leaves out is part of the data set's fingerprint.
-    "data.exclude",
-    # So far none was bad, or those that were are bad still.
-    "data.on_bad_image",
-    "data.max_bad_fraction",
-    "trainer.print_every",
-    "trainer.checkpoint_every",
-    "trainer.checkpoint_minutes",
-    "trainer.keep",
-    "trainer.grace_seconds",
-    "trainer.patience",
-    "trainer.max_steps",
-)
-# What a checkpoint is made of: no run can go on with another.
-_FIXED = ("seed", "model", "data.source", "trainer.ema_decay", "optimizer.name")
-# Keys whose change is allowed, but does not give the same bits as a run that never stopped.
-_OTHER_BITS = (
-    "data.cache",
-    "data.jpeg_reduction",
-    "trainer.device",
-    "trainer.precision",
-    "trainer.compile",
-    "trainer.deterministic",
-)
 
 
 def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow: Sequence[str]) -> list[str]:
@@ -73,23 +36,19 @@ def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow:
                 message = f"the run has already finished {finished_epochs} epochs; give at least as many"
                 problems.append(Problem(key=key, value=new, has_value=True, message=message))
             notes.append(change + _curve(wanted))
-        elif _is_under(key, _FIXED):
-            message = f"the run was started with {old}, and its checkpoints can't go on with another value"
-            problems.append(Problem(key=key, value=new, has_value=True, message=message, hint="start a new run"))
-        elif _is_under(key, (*_HARMLESS, *allow)):
-            notes.append(change)
-        elif _is_under(key, _OTHER_BITS):
-            notes.append(f"{change}: the run goes on, but not with the same bits as without a stop")
-        else:
-            problems.append(
-                Problem(
-                    key=key,
-                    value=new,
-                    has_value=True,
-                    message=f"the run was started with {old}; another value changes what it means",
-                    hint=f"start a new run, or say that you want it with 'resume.allow=[{key}]'",
-                )
-            )
+            continue
+        match "free" if _is_under(key, allow) and effect_of(key).on_resume != "never" else effect_of(key).on_resume:
+            case "free":
+                notes.append(change)
+            case "other bits":
+                notes.append(f"{change}: the run goes on, but not with the same bits as without a stop")
+            case "never":
+                message = f"the run was started with {old}, and its checkpoints can't go on with another value"
+                problems.append(Problem(key=key, value=new, has_value=True, message=message, hint="start a new run"))
+            case "asked":
+                message = f"the run was started with {old}; another value changes what it means"
+                hint = f"start a new run, or say that you want it with 'resume.allow=[{key}]'"
+                problems.append(Problem(key=key, value=new, has_value=True, message=message, hint=hint))
     if problems:
         raise ConfigError(problems)
     return notes

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from runner.config.schema.base import Section
+from runner.config.schema.effect import AS_TYPED
 
 Metric = Literal[
     "val_top1",
@@ -109,7 +110,7 @@ class PruningConfig(Section):
 class SweepConfig(Section):
     """What a multirun (-m) searches, how many trials at once, and what ends them early."""
 
-    dir: str | None
+    dir: Annotated[str | None, AS_TYPED]
     """Folder of a sweep; null makes a new one under OUTPUT_DIR/sweeps. An existing one goes on: only what is missing
     runs."""
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)]

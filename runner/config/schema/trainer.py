@@ -7,53 +7,54 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from runner.config.schema.base import Section
+from runner.config.schema.effect import LAST_BITS, LENGTH, NONE, START, TRAINING
 
 
 class TrainerConfig(Section):
     """How long, how precisely and on what to train, and what to keep."""
 
-    epochs: Annotated[int, Field(ge=1)]
+    epochs: Annotated[int, Field(ge=1), LENGTH]
     """Passes over the training split; the length of the schedule."""
-    max_steps: Annotated[int, Field(ge=1)] | None
+    max_steps: Annotated[Annotated[int, Field(ge=1)] | None, LENGTH]
     """End after this many optimizer steps in all (null = off); evaluation and packaging still follow, and the
     schedule keeps its length."""
-    patience: Annotated[int, Field(ge=1)] | None
+    patience: Annotated[Annotated[int, Field(ge=1)] | None, LENGTH]
     """Stop after this many epochs without a better validation loss than the best so far (null = off)."""
-    monitor: Literal["val_top1", "val_top5", "val_loss"]
+    monitor: Annotated[Literal["val_top1", "val_top5", "val_loss"], TRAINING]
     """The metric by which the best epoch is chosen, and which a sweep is given."""
-    print_every: Annotated[int, Field(ge=1)]
+    print_every: Annotated[int, Field(ge=1), NONE]
     """Steps between two progress reports."""
-    checkpoint_every: Annotated[int, Field(ge=1)] | None
+    checkpoint_every: Annotated[Annotated[int, Field(ge=1)] | None, NONE]
     """Steps between two checkpoints within an epoch (null = only at the end of each epoch)."""
-    checkpoint_minutes: Annotated[float, Field(gt=0)] | None
+    checkpoint_minutes: Annotated[Annotated[float, Field(gt=0)] | None, NONE]
     """Minutes between two checkpoints within an epoch (null = off); besides checkpoint_every."""
-    keep: Annotated[int, Field(ge=1)]
+    keep: Annotated[int, Field(ge=1), NONE]
     """Number of newest checkpoints that are kept, besides the best."""
-    grace_seconds: Annotated[float, Field(gt=0)]
+    grace_seconds: Annotated[float, Field(gt=0), NONE]
     """Longest time from a request to stop (SIGTERM, SIGINT, SIGUSR1) until everything is saved; then the process ends
     anyway, and the checkpoints so far stand. With dist=slurm at most dist.slurm.warning_seconds."""
-    device: Literal["auto", "cpu", "cuda", "mps"]
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], LAST_BITS]
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], LAST_BITS]
     """Number format of the forward pass; auto takes bf16 where the hardware is fast at it. Weights stay fp32."""
-    compile: bool
+    compile: Annotated[bool, LAST_BITS]
     """Compile the model with torch.compile: slower start, often faster steps."""
-    deterministic: bool
+    deterministic: Annotated[bool, LAST_BITS]
     """Only use algorithms that give the same bits each time, on GPUs too (slower there; fp32 without TF32)."""
-    accumulate_steps: Annotated[int, Field(ge=1)]
+    accumulate_steps: Annotated[int, Field(ge=1), TRAINING]
     """Batches whose gradients are added up before each optimizer step."""
-    clip_norm: Annotated[float, Field(gt=0)] | None
+    clip_norm: Annotated[Annotated[float, Field(gt=0)] | None, TRAINING]
     """Largest allowed L2 norm of all gradients together (null = off)."""
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)]
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), TRAINING]
     """Share of the target that is spread evenly over all classes (Szegedy et al. 2016); training loss only."""
-    mixup_alpha: Annotated[float, Field(gt=0)] | None
+    mixup_alpha: Annotated[Annotated[float, Field(gt=0)] | None, TRAINING]
     """Mix each training image with another of its batch, in shares drawn from Beta(alpha, alpha) (MixUp, Zhang et al.
     2018; usually 0.2; null = off). Training top-1 then counts first guesses at the first of both."""
-    cutmix_alpha: Annotated[float, Field(gt=0)] | None
+    cutmix_alpha: Annotated[Annotated[float, Field(gt=0)] | None, TRAINING]
     """Lay a rectangle of another image of its batch over each training image, of an area drawn from Beta(alpha, alpha)
     (CutMix, Yun et al. 2019; usually 1; null = off). With mixup_alpha too, each batch gets one of both by lot."""
-    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None
+    ema_decay: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, START]
     """Decay per step of an exponential moving average of the weights (null = off); evaluated too, and packaged
     where it is the better one."""
-    freeze_backbone_epochs: Annotated[int, Field(ge=0)]
+    freeze_backbone_epochs: Annotated[int, Field(ge=0), TRAINING]
     """Epochs at the start in which only the classification head learns."""

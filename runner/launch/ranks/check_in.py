@@ -32,6 +32,7 @@ from runner.base.errors import LaunchError, RunnerError, named
 from runner.base.time_limit import within
 from runner.base.untrusted import UntrustedFileError, parse_json, printable
 from runner.config.schema import Config
+from runner.config.schema.effect import effect_of
 from runner.data.splits import Splits
 from runner.dist.addresses import network_id
 from runner.dist.stores import open_store
@@ -40,10 +41,6 @@ _MOST_SECONDS_TO_LEAVE = 10.0
 _SECONDS_TO_ANSWER = 5.0  # beyond the longest wait, for what waits to say so by itself
 _POLL_SECONDS = 0.1
 _OPEN_SPACE = "runner/open"
-# What machines may call by different names, or decide for themselves. The images are compared by number and labels.
-_MAY_DIFFER = frozenset(
-    {"dist.node_rank", "output_dir", "data.root", "data.train", "data.val", "data.test", "data.exclude"}
-)
 _SHOWN_DIFFERENCES = 5
 
 
@@ -252,7 +249,7 @@ def _difference(everyone: Sequence[Facts]) -> str | None:
             keys = [
                 key
                 for key in {**first.config, **facts.config}
-                if key not in _MAY_DIFFER and facts.config.get(key) != first.config.get(key)
+                if not effect_of(key).may_differ_between_machines and facts.config.get(key) != first.config.get(key)
             ]
             shown = [f"{key} = {facts.config.get(key)} there, {first.config.get(key)} here" for key in keys]
             if shown:

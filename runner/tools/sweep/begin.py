@@ -27,7 +27,7 @@ from runner.tools.sweep.folder import SweepFolder, Trial
 from runner.tools.sweep.foreign import run_foreign
 from runner.tools.sweep.grid import combinations
 from runner.tools.sweep.jobs import adopt, queued
-from runner.tools.sweep.opening import as_typed_now, merged, opened, record_command, refuse_another
+from runner.tools.sweep.opening import as_typed_now, known_trials, merged, opened, record_command, refuse_another
 from runner.tools.sweep.pool import Pool
 from runner.tools.sweep.run import Sweep
 from runner.tools.sweep.slots import Slot, slots_for
@@ -64,7 +64,7 @@ def carry_out(composer: Composer, config: SweepConfig, sampler: SamplerName, *, 
     _check_surroundings(base, composer.axes, path)
     slots = slots_for(base, len(trials) if sampler == GRID else config.num_trials)
     with StopRequest() as stop, opened(composer, config, path) as folder:
-        known = folder.trials()
+        known = known_trials(folder)
         refuse_another(folder, known, composer)
         as_typed_now(folder, known, trials, composer)
         both = merged(known, trials)
@@ -100,7 +100,7 @@ def run_batch(composer: Composer, jobs: Sequence[list[str]], first_number: int) 
     config = base.sweep.with_metric(base.trainer.monitor)
     path = typed_path(str(composer.master.hydra.sweep.dir), "sweep.dir").absolute()
     with StopRequest() as stop, opened(composer, config, path) as folder:
-        known = {trial.number: trial for trial in folder.trials()}
+        known = {trial.number: trial for trial in known_trials(folder)}
         for number, trial in enumerate(asked):
             before = known.get(trial.number)
             if before is not None and before.identity != trial.identity:

@@ -23,7 +23,7 @@ from runner.config.schema.sweep import SweepConfig
 from runner.run.run_folder import read_record, timestamp
 from runner.tools.sweep.composer import Composer
 from runner.tools.sweep.folder import WRITTEN_FILES, SweepFolder, Trial, is_sweep
-from runner.tools.sweep.identity import what_counts
+from runner.tools.sweep.identity import identity_of_values, what_counts
 from runner.tools.sweep.table import spoken
 
 _MOST_CHANGES_TOLD = 3
@@ -68,6 +68,19 @@ def record_command(folder: SweepFolder, composer: Composer, config: SweepConfig)
         }
     )
     write_atomic(folder.path / "multirun.yaml", masked(OmegaConf.to_yaml(composer.master)))
+
+
+def known_trials(folder: SweepFolder) -> list[Trial]:
+    """The trials of a sweep's folder, told apart by what counts today: an older runner may have counted other keys.
+
+    Raises:
+        OutputError: a record is damaged.
+    """
+    trials = folder.trials()
+    for trial in trials:
+        if trial.config:
+            trial.identity = identity_of_values(trial.config, trial.values)
+    return trials
 
 
 def merged(known: Sequence[Trial], asked: Sequence[Trial]) -> list[Trial]:
