@@ -37,6 +37,8 @@ OF_A_SWEEP = (
     *("sweep.storage", "data.download", "hydra.launcher"),
 )
 """Keys by which the saved command of a sweep would reach beyond its folder, and sections of such keys."""
+RETYPED = (*OF_A_SWEEP, WEIGHTS, "dist", "hydra/launcher")
+"""What may be typed to go on with a sweep, besides keys of `sweep`: by the value of the first it goes on right here."""
 HARMLESS_OPTIONS = {"dist": ("default",), "hydra/launcher": ("trials", "basic", "joblib", "submitit_local")}
 """Of groups that decide who starts processes, the options that start them on this machine."""
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.:@%+-]*")
@@ -45,7 +47,7 @@ _NOT_TEXT = ("null", "true", "false", "nan", "inf")
 
 def is_typed(key: str, overrides: Sequence[str]) -> bool:
     """Whether a key, or the group that it belongs to, was typed."""
-    typed = {override.lstrip("+~").partition("=")[0].partition("@")[0] for override in overrides}
+    typed = set(map(_key_or_group, overrides))
     return key in typed or key.partition(".")[0] in typed
 
 
@@ -82,11 +84,25 @@ def trusted(
     return _forgotten(safe, OF_THIS_MACHINE, defaults, overrides)
 
 
+def may_be_retyped(override: str) -> bool:
+    """Whether an override may be typed to go on with a sweep: it says who is asked for machines, or what is loaded."""
+    return _is_under(_key_or_group(override), RETYPED)
+
+
 def reaches_beyond(override: str) -> bool:
-    """Whether an override of a sweep's command decides who is asked for machines, or what is written to elsewhere."""
-    key, _, value = override.lstrip("+~").partition("=")
-    group = key.partition("@")[0]
-    return value not in HARMLESS_OPTIONS[group] if group in HARMLESS_OPTIONS else _is_under(group, OF_A_SWEEP)
+    """Whether an override of a sweep's command decides who is asked for machines, or what is written to elsewhere.
+
+    By its name only, so that a refusal can list what to type again. What a command really makes of a trial is judged
+    where the trial is composed, by :class:`runner.config.saved.ReceivedSweep`.
+    """
+    group, value = _key_or_group(override), override.partition("=")[2]
+    if group in HARMLESS_OPTIONS:
+        return value not in HARMLESS_OPTIONS[group]
+    return group == "hydra" or _is_under(group, OF_A_SWEEP)
+
+
+def _key_or_group(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]
 
 
 def refuse_untyped(overrides: Sequence[str], folders: Sequence[Path]) -> None:

@@ -73,7 +73,9 @@ def train_job_of_sweep(job: Job) -> float | None:
             if status in ("completed", "pruned"):
                 LOGGER.info("%s is already %s", job.folder, status)
                 return float(read_record(job.folder)["best"]["value"])
-            attempt = Attempt(overrides=job.overrides, is_resumed=status is not None)
+            attempt = Attempt(
+                overrides=job.overrides, is_resumed=status is not None, may_download=job.may_download
+            )
             hooks = training_hooks(ready.config, _trial_file(job.folder))
             result = launch(ready, Training(attempt=attempt, hooks=hooks), folder=job.folder, stop=stop)
     except StoppedOnRequest:
@@ -88,7 +90,7 @@ def _ready_or_gone(job: Job) -> Ready:
     from runner.launch.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
 
     try:
-        return preflight(job.config)
+        return preflight(job.config, job.folder, may_download=job.may_download)
     except RunnerError as error:
         if job.folder is not None:
             show_error(error)
