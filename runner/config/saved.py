@@ -23,7 +23,7 @@ from runner.config.own_files import search_path
 from runner.config.refusal import COMMAND_LINE, override_behind, plain, translate, unknown_option, with_origin
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.judge import judge, variants_of
-from runner.config.trust import WEIGHTS, is_typed, trusted
+from runner.config.trust import WEIGHTS, is_typed, refuse_untyped_setup, trusted
 
 _DATA_FOLDERS = ("train", "val", "test")
 
@@ -75,20 +75,21 @@ def _translated(overrides: Sequence[str], folders: Sequence[Path] = ()) -> Itera
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReceivedSweep:
-    """What was typed to go on with a sweep whose command stands in its folder, which may come from elsewhere.
+class TypedCommand:
+    """What was typed: by it a config is judged that is composed of that and of what others may have written.
 
-    Whatever the command says, in overrides, in axes or in settings that carry overrides, ends in the configs of trials.
+    To go on with a sweep, only some of its command is typed; the rest stands in its folder, which may come from
+    elsewhere. Whatever that says, in overrides, in axes or in settings that carry overrides, ends in configs of trials.
     """
 
     overrides: tuple[str, ...]
     """As typed."""
-    defaults: Mapping[str, Any]
-    """The values in conf/ with the typed option of `dist`."""
+    defaults: Mapping[str, Any] | None = None
+    """Where only some of the command was typed: the values in conf/ with the typed option of `dist`."""
 
     @classmethod
-    def typed(cls, overrides: Sequence[str], folders: Sequence[Path]) -> ReceivedSweep:
-        """What was typed, and the defaults that belong to it.
+    def for_sweep(cls, overrides: Sequence[str], folders: Sequence[Path]) -> TypedCommand:
+        """What was typed to go on with a sweep.
 
         Args:
             overrides: as typed.
@@ -104,15 +105,18 @@ class ReceivedSweep:
 
     @property
     def may_download(self) -> bool:
-        """Whether weights that the trials name may be downloaded."""
-        return is_typed(WEIGHTS, self.overrides)
+        """Whether weights that the config names may be downloaded."""
+        return self.defaults is None or is_typed(WEIGHTS, self.overrides)
 
     def judged(self, config: Config) -> Config:
-        """The config of a trial, as far as it may be used; see :func:`runner.config.trust.trusted`.
+        """The config, as far as it may be used; see :mod:`runner.config.trust`.
 
         Raises:
             ConfigError: it would submit a job or connect with another machine, and that was not typed.
         """
+        if self.defaults is None:
+            refuse_untyped_setup(config.to_save(), self.overrides)
+            return config
         # Unlike a saved run's, a typed group replaces no value that the command lays over it: each counts by itself.
         values = [override for override in self.overrides if plain(override).partition("=")[0] not in GROUPS]
         return saved_config(trusted(config.to_save(), self.defaults, values, only_reads=False))

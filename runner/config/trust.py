@@ -30,6 +30,8 @@ OF_MACHINES = ("dist.nodes", "dist.rendezvous")
 """Keys that decide which other machine is connected with; looking its name up is a query that others see."""
 OF_THIS_MACHINE = "dist.node_rank"
 """Differs between the machines of a run, so that the saved one is of no use."""
+SETUP = "dist.slurm.setup"
+"""Shell commands: the one value of an experiment that is code."""
 WEIGHTS = "model.weights"
 """Names what is downloaded, where it is no file and not in torch's cache: see :func:`is_typed`."""
 OF_A_SWEEP = (
@@ -93,7 +95,7 @@ def reaches_beyond(override: str) -> bool:
     """Whether an override of a sweep's command decides who is asked for machines, or what is written to elsewhere.
 
     By its name only, so that a refusal can list what to type again. What a command really makes of a trial is judged
-    where the trial is composed, by :class:`runner.config.saved.ReceivedSweep`.
+    where the trial is composed, by :class:`runner.config.saved.TypedCommand`.
     """
     group, value = _key_or_group(override), override.partition("=")[2]
     if group in HARMLESS_OPTIONS:
@@ -120,6 +122,28 @@ def refuse_untyped(overrides: Sequence[str], folders: Sequence[Path]) -> None:
         shown = " ".join(shlex.quote(printable(item)) for item in again)
         message = "the saved command of this sweep has what is taken only where it is typed again"
         raise ConfigError([Problem(key="", message=message, hint=f"if that is what you want, type: {shown}")])
+
+
+def refuse_untyped_setup(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse shell commands that an experiment would put into a job's script, unless SLURM is typed.
+
+    Raises:
+        ConfigError: there are some; it says what to type.
+    """
+    dist = values["dist"]
+    if dist["launcher"] == "submitted" and dist["slurm"]["setup"] and not is_typed(SETUP, overrides):
+        raise ConfigError(
+            [
+                Problem(
+                    key=SETUP,
+                    value=dist["slurm"]["setup"],
+                    has_value=True,
+                    message="are shell commands, which a job runs only where SLURM is asked for on the command line",
+                    hint="if they are what you want, type dist=slurm; to train right here: dist=default",
+                    origin="from the experiment",
+                )
+            ]
+        )
 
 
 def _forgotten(

@@ -15,7 +15,7 @@ from runner.cli.call import read_call
 from runner.cli.commands.train import train_job_of_sweep
 from runner.config.arguments import read_command_line
 from runner.config.compose import compose_jobs
-from runner.config.saved import ReceivedSweep, load_saved
+from runner.config.saved import TypedCommand, load_saved
 from runner.config.schema import Config
 from runner.config.schema.calls import ResumeCall
 from runner.config.schema.resume import changes, judge_changes
@@ -114,8 +114,8 @@ def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -
         flags = [f"--config-dir={place}" for place in folders]
         # After what is kept, whatever that says: it writes nowhere else.
         here = [f"sweep.dir={folder}", as_override("hydra.sweep.dir", str(folder))]
-        received = ReceivedSweep.typed([f"sweep.dir={folder}", *overrides], folders)
-        compose_jobs(["-m", *flags, *kept, *here, *overrides], train_job_of_sweep, received)
+        typed = TypedCommand.for_sweep([f"sweep.dir={folder}", *overrides], folders)
+        compose_jobs(["-m", *flags, *kept, *here, *overrides], train_job_of_sweep, typed)
     return EXIT_DONE
 
 

@@ -187,7 +187,7 @@ def _assembled(
         pool=Pool(
             folder=folder,
             slots=slots,
-            may_download=composer.received is None or composer.received.may_download,
+            may_download=composer.command.may_download,
         ),
         stop=stop,
         queued=queued({trial.job_id for trial in trials if trial.job_id is not None}),

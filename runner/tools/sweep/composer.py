@@ -17,7 +17,7 @@ from runner.config.compose import checked_config, plain_values
 from runner.config.composing import limited_time
 from runner.config.conf_folder import group_options
 from runner.config.refusal import override_behind, plain, translate, unknown_option
-from runner.config.saved import ReceivedSweep, saved_config
+from runner.config.saved import TypedCommand, saved_config
 from runner.config.schema import Config
 from runner.config.schema.judge import judge
 from runner.config.schema.sweep import SweepConfig
@@ -36,10 +36,10 @@ class Composer:
     shared: Sequence[str]
     """Overrides that all trials have."""
     axes: Sequence[Axis]
+    command: TypedCommand
+    """What was typed; a sweep that goes on has the rest from its folder."""
     found_before: tuple[Problem, ...] = ()
     """Mistakes that Hydra was not shown, since it would have ended at them."""
-    received: ReceivedSweep | None = None
-    """What was typed, where the command of this sweep was found in its folder; None where all of it was."""
 
     def trial(self, number: int, values: Mapping[str, str]) -> Trial:
         """The trial with these values of the axes.
@@ -148,7 +148,7 @@ class Composer:
         with flag_override(composed, ["struct", "readonly"], [False, False]):
             HydraConfig.instance().set_config(composed)
         given = [*self.master.hydra.overrides.hydra, *overrides]
-        return checked_config(composed, self.found_before, given, self.received)
+        return checked_config(composed, self.found_before, given, self.command)
 
 
 def sweep_config(master: DictConfig) -> SweepConfig:
