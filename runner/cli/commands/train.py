@@ -74,9 +74,7 @@ def train_job_of_sweep(job: Job) -> float | None:
             if status in ("completed", "pruned"):
                 LOGGER.info("%s is already %s", job.folder, status)
                 return float(read_record(job.folder)["best"]["value"])
-            attempt = Attempt(
-                overrides=job.overrides, is_resumed=status is not None, may_download=job.may_download
-            )
+            attempt = Attempt(overrides=job.overrides, is_resumed=status is not None, may_download=job.may_download)
             hooks = training_hooks(ready.config, _trial_file(job.folder))
             result = launch(ready, Training(attempt=attempt, hooks=hooks), folder=job.folder, stop=stop)
     except StoppedOnRequest:
