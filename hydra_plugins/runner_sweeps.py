@@ -25,11 +25,13 @@ class TrialLauncher(Launcher):
         self.context: HydraContext | None = None
         self.config: DictConfig | None = None
         self.found_before: tuple[Any, ...] = ()
+        self.command: Any = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra gives."""
         self.context, self.config = hydra_context, config
         self.found_before = getattr(task_function, "found_before", ())
+        self.command = getattr(task_function, "command", None)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run a batch of jobs that some other sweeper has made up; returns the best value of each."""
@@ -43,6 +45,7 @@ class TrialLauncher(Launcher):
             shared=(),
             axes=(),
             found_before=self.found_before,
+            command=self.command,
         )
         ends = run_batch(composer, [list(overrides) for overrides in job_overrides], initial_job_idx)
         return [
@@ -69,11 +72,13 @@ class TrialSweeper(Sweeper):
         self.config: DictConfig | None = None
         self.launcher: Launcher | None = None
         self.found_before: tuple[Any, ...] = ()
+        self.command: Any = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra gives."""
         self.context, self.config = hydra_context, config
         self.found_before = getattr(task_function, "found_before", ())
+        self.command = getattr(task_function, "command", None)
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -100,6 +105,7 @@ class TrialSweeper(Sweeper):
             shared=shared,
             axes=axes,
             found_before=self.found_before,
+            command=self.command,
         )
         foreign = None if isinstance(self.launcher, TrialLauncher) else self.launcher
         carry_out(composer, config, self.sampler, foreign=foreign)

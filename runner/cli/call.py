@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from runner.base.errors import ConfigError, Problem, UsageError
-from runner.config.arguments import check_sizes
+from runner.config.arguments import MULTIRUN, check_sizes
 from runner.config.conf_folder import CONF_DIR
 from runner.config.overrides import as_typed
 from runner.config.refusal import COMMAND_LINE, translate
@@ -65,8 +65,8 @@ def _check_words(command: str, rules: type[Section], argv: Sequence[str]) -> Non
     check_sizes(argv)
     flags = [argument for argument in argv if argument.startswith("-")]
     if command in TAKES_EXPERIMENT:
-        if sweep := {"-m", "--multirun"} & set(flags):
-            raise UsageError(f"{command} takes one experiment, not the sweep of {sweep.pop()}")
+        if sweep := MULTIRUN & set(flags):
+            raise UsageError(f"{command} takes one experiment, not the sweep of {min(sweep)}")
         return
     if flags:
         raise UsageError(f"{command} takes KEY=VALUE only, not {flags[0]}")

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from hydra.core.override_parser.types import QuotedString, Transformer
 
 from runner.base.errors import ConfigError, Problem
+from runner.config.arguments import MULTIRUN
 from runner.config.overrides import PATH_KEYS, as_typed, parsed_override
 from runner.config.refusal import COMMAND_LINE
 
 _MAX_CALLS = 100_000
-MULTIRUN_FLAGS = frozenset({"-m", "--multirun"})
 
 
 def combinations(argv: Sequence[str]) -> list[list[str]]:
@@ -24,7 +24,7 @@ def combinations(argv: Sequence[str]) -> list[list[str]]:
     Raises:
         ConfigError: when an override can't be read, or the calls are too many to be listed.
     """
-    rest = [argument for argument in argv if argument not in MULTIRUN_FLAGS]
+    rest = [argument for argument in argv if argument not in MULTIRUN]
     if len(rest) == len(argv):
         return [rest]
     choices = [_choices(argument) for argument in rest]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from runner.base.errors import EXIT_DONE, UsageError
 from runner.base.process import collection_paused
 
-# One line each, for --help. A command `x` lives in runner/commands/x.py, `x y` in runner/commands/x_y.py.
+# One line each, for --help. A command `x` lives in runner/cli/commands/x.py, `x y` in x_y.py.
 COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
@@ -29,25 +29,6 @@ COMMANDS = {
     "dataset split": "share images among train, val and test, input=DIR or LIST.csv, without copying them",
     "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
-# Hydra's flags that are followed by a value, which is no command.
-_FLAGS_WITH_VALUE = frozenset(
-    {
-        "--config-dir",
-        "-cd",
-        "--config-path",
-        "-cp",
-        "--config-name",
-        "-cn",
-        "--package",
-        "-p",
-        "--cfg",
-        "-c",
-        "--info",
-        "-i",
-    }
-)
-
-
 _MAX_HELP_COLUMNS = 120
 
 
@@ -77,25 +58,17 @@ def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
 
 def _bare_words(argv: Sequence[str]) -> list[int]:
     """Positions of the words that are neither KEY=VALUE nor a flag nor the value of one."""
+    with collection_paused():
+        from runner.config.arguments import FLAGS_WITH_VALUE  # noqa: PLC0415 - --version needs none of it
+
     words = []
     is_value = False
     for position, word in enumerate(argv):
         if is_value or word.startswith(("-", "+", "~")) or "=" in word:
-            is_value = word in _FLAGS_WITH_VALUE and not is_value
+            is_value = word in FLAGS_WITH_VALUE and not is_value
         else:
             words.append(position)
     return words
-
-
-def _flags_first(arguments: Sequence[str]) -> list[str]:
-    """Hydra's parser takes all overrides in a row; users put -m wherever they think of it."""
-    flags: list[str] = []
-    overrides: list[str] = []
-    is_value = False
-    for word in arguments:
-        (flags if is_value or word.startswith("-") else overrides).append(word)
-        is_value = word in _FLAGS_WITH_VALUE and not is_value
-    return flags + overrides
 
 
 def _unknown(word: str) -> str:
@@ -151,5 +124,5 @@ def run(argv: Sequence[str]) -> int:
     console.set_up()
     with collection_paused():
         module = importlib.import_module(f"runner.cli.commands.{command.replace(' ', '_')}")
-    exit_code: int = module.run(_flags_first(arguments))
+    exit_code: int = module.run(arguments)
     return exit_code

@@ -55,13 +55,14 @@ _JOBLIB_DEFAULTS = {
     "max_nbytes": None,
     "mmap_mode": "r",
 }
+SLURM_LAUNCHER = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
 # By _target_: the options that may be set, and the values of the others.
 _LAUNCHERS: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "hydra_plugins.runner_sweeps.TrialLauncher": (frozenset(), {}),
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher": (frozenset(), {}),
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": (_JOBLIB, _JOBLIB_DEFAULTS),
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher": (_SUBMITIT, _SUBMITIT_DEFAULTS),
-    "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher": (
+    SLURM_LAUNCHER: (
         _SLURM,
         {**_SUBMITIT_DEFAULTS, "additional_parameters": {}, "setup": None},
     ),

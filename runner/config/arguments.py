@@ -19,6 +19,7 @@ from runner.config.overrides import parsed_override
 from runner.config.refusal import COMMAND_LINE, plain
 
 MULTIRUN = frozenset({"-m", "--multirun"})
+"""Flags that ask for several runs, or calls, in one command."""
 SHELL_COMPLETION = frozenset({"-sc", "--shell-completion"})
 _WITHOUT_VALUE = MULTIRUN | SHELL_COMPLETION | {"--resolve", "--hydra-help"}
 _CONFIG_DIR = frozenset({"--config-dir", "-cd"})
@@ -28,6 +29,8 @@ _REFUSED = {
     "--config-path": "the primary config is the runner's own; add a folder of configs with --config-dir FOLDER",
     "--config-name": "the primary config is the runner's own; write an experiment and choose it with experiment=NAME",
 } | {"-cp": "add a folder of configs with --config-dir FOLDER", "-cn": "choose an experiment with experiment=NAME"}
+FLAGS_WITH_VALUE = _WITH_VALUE | _REFUSED.keys()
+"""Flags after which a value stands, which is no command; those that are refused are told as flags, not as commands."""
 _MAX_CHARACTERS = 100_000
 _MAX_BRACKETS = 50
 _SEARCH_PATH = "hydra.searchpath"

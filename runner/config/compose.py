@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.base.errors import ConfigError, Problem, UsageError
 from runner.base.timeline import new_name
-from runner.config.allowed_hydra import OUR_SWEEPER, judge_hydra
+from runner.config.allowed_hydra import OUR_SWEEPER, SLURM_LAUNCHER, judge_hydra
 from runner.config.arguments import SHELL_COMPLETION, CommandLine, read_command_line
 from runner.config.composing import compose_values, sweeps_named
 from runner.config.conf_folder import CONF_DIR, group_options
@@ -40,8 +40,10 @@ from runner.config.refusal import (
     unknown_option,
     with_origin,
 )
+from runner.config.saved import TypedCommand
 from runner.config.schema import Config
 from runner.config.schema.judge import MISSING, judge
+from runner.config.trust import is_typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Job:
     """What was typed, without Hydra's prefixes."""
     folder: Path | None
     """The folder that a sweep has made for this job; None for a single run."""
+    may_download: bool = True
+    """Whether weights that it names may be downloaded."""
 
 
 def compose_one(argv: Sequence[str]) -> Job | None:
@@ -72,7 +76,7 @@ def compose_one(argv: Sequence[str]) -> Job | None:
     if line.is_multirun:
         raise UsageError("-m starts a sweep; this takes one experiment")
     if SHELL_COMPLETION & set(line.flags):
-        _carry_out_by_hydra([*line.flags, *line.overrides], Task(_never, (), new_name()))
+        _carry_out_by_hydra([*line.flags, *line.overrides], Task(_never, (), new_name(), _typed(line)))
         return None
     problems, overrides = _refused_and_kept(line)
     return _one(_composed(overrides, line, problems), line, problems, overrides)
@@ -80,13 +84,15 @@ def compose_one(argv: Sequence[str]) -> Job | None:
 
 def _one(composed: DictConfig, line: CommandLine, problems: list[Problem], overrides: list[str]) -> Job | None:
     if not line.flags:
-        return _checked_job(composed, problems, overrides)
+        return _checked_job(composed, problems, overrides, _typed(line))
     _refuse_problems_of_hydra(composed, overrides)
-    _carry_out_by_hydra([*line.flags, *overrides], Task(_never, (), new_name()))
+    _carry_out_by_hydra([*line.flags, *overrides], Task(_never, (), new_name(), _typed(line)))
     return None
 
 
-def compose_jobs(argv: Sequence[str], run_job: Callable[[Job], float | None]) -> None:
+def compose_jobs(
+    argv: Sequence[str], run_job: Callable[[Job], float | None], typed: TypedCommand | None = None
+) -> None:
     """Compose each job that `argv` describes, check it, and hand it to `run_job`.
 
     What the config says to Hydra itself is judged before Hydra carries anything out.
@@ -94,6 +100,7 @@ def compose_jobs(argv: Sequence[str], run_job: Callable[[Job], float | None]) ->
     Args:
         argv: Hydra's flags and overrides, without the command.
         run_job: called once, or once per job of a multirun; its result is given to Hydra's sweeper.
+        typed: what was typed, where `argv` is the command of a sweep from its folder; by default all was.
 
     Raises:
         UsageError: a flag that is not taken.
@@ -111,7 +118,9 @@ def compose_jobs(argv: Sequence[str], run_job: Callable[[Job], float | None]) ->
         if problems:
             raise ConfigError(problems)
         _refuse_problems_of_hydra(composed, first)
-        _carry_out_sweep(composed, line, overrides, run_job)
+        command = typed or _typed(line)
+        _refuse_untyped_launcher(composed, command)
+        _carry_out_sweep(composed, line, overrides, Task(run_job, (), new_name(), command))
         return
     is_swept = len(first) != len(overrides) - len(problems) or any(item not in overrides for item in first)
     job = _one(_composed(overrides, line, problems) if is_swept else composed, line, problems, first)
@@ -119,22 +128,29 @@ def compose_jobs(argv: Sequence[str], run_job: Callable[[Job], float | None]) ->
         run_job(job)
 
 
-def _carry_out_sweep(
-    composed: DictConfig, line: CommandLine, overrides: list[str], run_job: Callable[[Job], float | None]
-) -> None:
+def _refuse_untyped_launcher(composed: DictConfig, command: TypedCommand) -> None:
+    if command.defaults is None or is_typed("hydra/launcher", command.overrides):
+        return
+    if composed.hydra.launcher.get("_target_") == SLURM_LAUNCHER:
+        message = "the saved command would submit jobs to SLURM, which it does only where that is typed again"
+        hint = "type hydra/launcher=submitit_slurm, or to go on right here: hydra/launcher=trials"
+        raise ConfigError([Problem(key="hydra/launcher", message=message, hint=hint)])
+
+
+def _carry_out_sweep(composed: DictConfig, line: CommandLine, overrides: list[str], task: Task) -> None:
     """Judge all that the jobs of a sweep may say to Hydra, then leave them to Hydra's sweeper.
 
     Args:
         composed: the first of them.
         line: what was typed.
         overrides: of all of them, as Hydra reads them.
-        run_job: called once per job, unless the sweeper starts processes.
+        task: called once per job, unless the sweeper starts processes.
     """
     if composed.hydra.sweeper.get("_target_") != OUR_SWEEPER:  # ours judges each trial itself
         params = [f"{key}={value}" for key, value in (composed.hydra.sweeper.get("params") or {}).items()]
         for choices in choices_of_groups([*overrides, *params]):
             _refuse_problems_of_hydra(_composed(choices, line, []), choices)
-    _carry_out_by_hydra([*line.flags, "--multirun", *overrides], Task(run_job, (), new_name()))
+    _carry_out_by_hydra([*line.flags, "--multirun", *overrides], task)
 
 
 def _asks_for_multirun(composed: DictConfig) -> bool:
@@ -143,6 +159,10 @@ def _asks_for_multirun(composed: DictConfig) -> bool:
     hydra = written.get("hydra") if isinstance(written, dict) else None
     mode = hydra.get("mode") if isinstance(hydra, dict) else None
     return getattr(mode, "name", mode) == RunMode.MULTIRUN.name
+
+
+def _typed(line: CommandLine) -> TypedCommand:
+    return TypedCommand(overrides=line.overrides)
 
 
 def _never(job: Job) -> float | None:
@@ -173,30 +193,40 @@ class Task:
     """What Hydra calls with each composed config; launchers such as joblib's send it to other processes."""
 
     def __init__(
-        self, run_job: Callable[[Job], float | None], found_before: tuple[Problem, ...], sweep_name: Path
+        self,
+        run_job: Callable[[Job], float | None],
+        found_before: tuple[Problem, ...],
+        sweep_name: Path,
+        command: TypedCommand,
     ) -> None:
         self.run_job = run_job
         self.found_before = found_before
         self.sweep_name = sweep_name
+        self.command = command
         self.failures: list[Exception] = []
 
     def __call__(self, values: DictConfig) -> float | None:
         """Check one job and run it; Hydra goes on with the next job and raises the first failure at the end."""
         try:
-            return self.run_job(_checked_job_of_sweep(values, self.found_before))
+            return self.run_job(_checked_job_of_sweep(values, self.found_before, self.command))
         except Exception as error:
             self.failures.append(error)
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process the resolver has to be there before the config is read."""
-        return _revived, (self.run_job, self.found_before, self.sweep_name)
+        return _revived, (self.run_job, self.found_before, self.sweep_name, self.command)
 
 
-def _revived(run_job: Callable[[Job], float | None], found_before: tuple[Problem, ...], sweep_name: Path) -> Task:
+def _revived(
+    run_job: Callable[[Job], float | None],
+    found_before: tuple[Problem, ...],
+    sweep_name: Path,
+    command: TypedCommand,
+) -> Task:
     # For as long as that process lives: it reads the config after this has returned.
     ExitStack().enter_context(sweeps_named(sweep_name))
-    return Task(run_job, found_before, sweep_name)
+    return Task(run_job, found_before, sweep_name, command)
 
 
 def _composed(overrides: list[str], line: CommandLine, problems: list[Problem]) -> DictConfig:
@@ -261,30 +291,32 @@ def _hydra_environment(arguments: list[str], sweep_name: Path) -> Iterator[None]
             os.environ["HYDRA_FULL_ERROR"] = full_error
 
 
-def _checked_job(composed: DictConfig, found_before: Sequence[Problem], overrides: Sequence[str]) -> Job:
+def _checked_job(
+    composed: DictConfig, found_before: Sequence[Problem], overrides: Sequence[str], command: TypedCommand
+) -> Job:
     """A single run."""
     HydraConfig.instance().set_config(composed)  # for interpolations such as ${hydra:job.name}
-    config, told = checked_config(composed, found_before, overrides)
+    config, told = checked_config(composed, found_before, overrides, command)
     return Job(config=config, overrides=told, folder=None)
 
 
-def _checked_job_of_sweep(composed: DictConfig, found_before: tuple[Problem, ...]) -> Job:
+def _checked_job_of_sweep(composed: DictConfig, found_before: tuple[Problem, ...], command: TypedCommand) -> Job:
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     given = [*hydra.overrides.hydra, *hydra.overrides.task]
     with flag_override(composed, ["struct", "readonly"], [False, False]):
         composed.hydra = hydra
     try:
-        config, overrides = checked_config(composed, found_before, given)
+        config, overrides = checked_config(composed, found_before, given, command)
     except ConfigError:
         if not any(folder.iterdir()):
             folder.rmdir()  # Hydra has made it for this job; a refusal leaves nothing behind.
         raise
-    return Job(config=config, overrides=overrides, folder=folder)
+    return Job(config=config, overrides=overrides, folder=folder, may_download=command.may_download)
 
 
 def checked_config(
-    composed: DictConfig, found_before: Sequence[Problem], given: Sequence[str]
+    composed: DictConfig, found_before: Sequence[Problem], given: Sequence[str], command: TypedCommand
 ) -> tuple[Config, tuple[str, ...]]:
     """The config of a composed experiment, and what was typed for it, without Hydra's prefixes.
 
@@ -292,9 +324,10 @@ def checked_config(
         composed: with the node `hydra`.
         found_before: mistakes that are reported along with those found here.
         given: the overrides that Hydra was given.
+        command: what was typed.
 
     Raises:
-        ConfigError: with every mistake and the place where it stands.
+        ConfigError: with every mistake and the place where it stands; or it reaches beyond its run, untyped.
     """
     written = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(written, dict)
@@ -309,7 +342,7 @@ def checked_config(
         hydra = composed.pop("hydra", None)
     values = {str(key): value for key, value in plain_values(composed, problems).items()}
     try:
-        return judge(values, tuple(problems)).with_written(from_outside), overrides
+        return command.judged(judge(values, tuple(problems)).with_written(from_outside)), overrides
     except ConfigError as error:
         files = experiment_files(hydra, overrides)
         shown = [as_written(problem, values, from_outside) for problem in error.problems]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from runner.base.untrusted import UntrustedFileError, read_yaml
 from runner.config.composing import compose_values
 from runner.config.conf_folder import group_options
 from runner.config.interpolation import as_written, interpolated, resolved
-from runner.config.overrides import GROUPS, permissive, refused
-from runner.config.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
+from runner.config.overrides import GROUPS, choices_of_groups, permissive, refused
+from runner.config.own_files import search_path
+from runner.config.refusal import COMMAND_LINE, override_behind, plain, translate, unknown_option, with_origin
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.judge import judge, variants_of
-from runner.config.trust import trusted
+from runner.config.trust import WEIGHTS, is_typed, refuse_untyped_setup, trusted
 
 _DATA_FOLDERS = ("train", "val", "test")
 
@@ -44,9 +47,24 @@ def load_saved(
             and that was not typed.
     """
     values = read_values(run_dir)
-    try:
+    with _translated(overrides):
         defaults = default_values(chosen_options(values))
         changed = trusted(_laid_over(_filled(values, defaults), overrides), defaults, overrides, only_reads=only_reads)
+    try:
+        return saved_config(changed, is_trained=is_trained)
+    except ConfigError as error:
+        raise ConfigError([with_origin(problem, tuple(overrides), ()) for problem in error.problems]) from None
+
+
+@contextmanager
+def _translated(overrides: Sequence[str], folders: Sequence[Path] = ()) -> Iterator[None]:
+    """What Hydra refuses within is raised as a ConfigError."""
+    try:
+        yield
+    except MissingConfigException as error:
+        culprit = override_behind(error, overrides)
+        problem = unknown_option(error, culprit, overrides, lambda group: group_options(group, folders))
+        raise ConfigError([problem]) from error
     except ConfigError:
         raise
     except Exception as error:
@@ -54,10 +72,54 @@ def load_saved(
         if refusal is None:
             raise
         raise ConfigError([refusal]) from error
-    try:
-        return saved_config(changed, is_trained=is_trained)
-    except ConfigError as error:
-        raise ConfigError([with_origin(problem, tuple(overrides), ()) for problem in error.problems]) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedCommand:
+    """What was typed: by it a config is judged that is composed of that and of what others may have written.
+
+    To go on with a sweep, only some of its command is typed; the rest stands in its folder, which may come from
+    elsewhere. Whatever that says, in overrides, in axes or in settings that carry overrides, ends in configs of trials.
+    """
+
+    overrides: tuple[str, ...]
+    """As typed."""
+    defaults: Mapping[str, Any] | None = None
+    """Where only some of the command was typed: the values in conf/ with the typed option of `dist`."""
+
+    @classmethod
+    def for_sweep(cls, overrides: Sequence[str], folders: Sequence[Path]) -> TypedCommand:
+        """What was typed to go on with a sweep.
+
+        Args:
+            overrides: as typed.
+            folders: of configs that were typed.
+
+        Raises:
+            ConfigError: an option of `dist` that is none.
+        """
+        of_dist = [permissive(item) for item in overrides if plain(item).startswith("dist=") and refused(item) is None]
+        with _translated(of_dist, folders):
+            defaults = _plain_values([*search_path(folders), *next(choices_of_groups(of_dist))])
+        return cls(overrides=tuple(overrides), defaults=defaults)
+
+    @property
+    def may_download(self) -> bool:
+        """Whether weights that the config names may be downloaded."""
+        return self.defaults is None or is_typed(WEIGHTS, self.overrides)
+
+    def judged(self, config: Config) -> Config:
+        """The config, as far as it may be used; see :mod:`runner.config.trust`.
+
+        Raises:
+            ConfigError: it would submit a job or connect with another machine, and that was not typed.
+        """
+        if self.defaults is None:
+            refuse_untyped_setup(config.to_save(), self.overrides)
+            return config
+        # Unlike a saved run's, a typed group replaces no value that the command lays over it: each counts by itself.
+        values = [override for override in self.overrides if plain(override).partition("=")[0] not in GROUPS]
+        return saved_config(trusted(config.to_save(), self.defaults, values, only_reads=False))
 
 
 def saved_config(values: Mapping[str, Any], *, is_trained: bool = False) -> Config:
@@ -139,8 +201,11 @@ def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
 
 def default_values(options: Mapping[str, str]) -> dict[str, Any]:
     """The values in conf/ with these options of the groups."""
-    chosen = [f"{group}={option}" for group, option in options.items()]
-    composed = compose_values(chosen)
+    return _plain_values([f"{group}={option}" for group, option in options.items()])
+
+
+def _plain_values(overrides: Sequence[str]) -> dict[str, Any]:
+    composed = compose_values(overrides)
     with flag_override(composed, ["struct", "readonly"], [False, False]):
         del composed["hydra"]
     values = OmegaConf.to_container(composed, resolve=True)
@@ -164,10 +229,8 @@ def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]
     if not groups:
         return {}
     relevant = [str(item.input_line) for item in typed if item.key_or_group.split(".")[0] in groups]
-    try:
+    with _translated(relevant):
         composed = compose_values(relevant)
-    except MissingConfigException as error:
-        raise ConfigError([unknown_option(error, override_behind(error, relevant), relevant, group_options)]) from error
     return {group: OmegaConf.to_container(composed[group], resolve=False) for group in groups}
 
 

@@ -30,6 +30,8 @@ OF_MACHINES = ("dist.nodes", "dist.rendezvous")
 """Keys that decide which other machine is connected with; looking its name up is a query that others see."""
 OF_THIS_MACHINE = "dist.node_rank"
 """Differs between the machines of a run, so that the saved one is of no use."""
+SETUP = "dist.slurm.setup"
+"""Shell commands: the one value of an experiment that is code."""
 WEIGHTS = "model.weights"
 """Names what is downloaded, where it is no file and not in torch's cache: see :func:`is_typed`."""
 OF_A_SWEEP = (
@@ -37,6 +39,8 @@ OF_A_SWEEP = (
     *("sweep.storage", "data.download", "hydra.launcher"),
 )
 """Keys by which the saved command of a sweep would reach beyond its folder, and sections of such keys."""
+RETYPED = (*OF_A_SWEEP, WEIGHTS, "dist", "hydra/launcher")
+"""What may be typed to go on with a sweep, besides keys of `sweep`: by the value of the first it goes on right here."""
 HARMLESS_OPTIONS = {"dist": ("default",), "hydra/launcher": ("trials", "basic", "joblib", "submitit_local")}
 """Of groups that decide who starts processes, the options that start them on this machine."""
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.:@%+-]*")
@@ -45,7 +49,7 @@ _NOT_TEXT = ("null", "true", "false", "nan", "inf")
 
 def is_typed(key: str, overrides: Sequence[str]) -> bool:
     """Whether a key, or the group that it belongs to, was typed."""
-    typed = {override.lstrip("+~").partition("=")[0].partition("@")[0] for override in overrides}
+    typed = set(map(_key_or_group, overrides))
     return key in typed or key.partition(".")[0] in typed
 
 
@@ -82,11 +86,25 @@ def trusted(
     return _forgotten(safe, OF_THIS_MACHINE, defaults, overrides)
 
 
+def may_be_retyped(override: str) -> bool:
+    """Whether an override may be typed to go on with a sweep: it says who is asked for machines, or what is loaded."""
+    return _is_under(_key_or_group(override), RETYPED)
+
+
 def reaches_beyond(override: str) -> bool:
-    """Whether an override of a sweep's command decides who is asked for machines, or what is written to elsewhere."""
-    key, _, value = override.lstrip("+~").partition("=")
-    group = key.partition("@")[0]
-    return value not in HARMLESS_OPTIONS[group] if group in HARMLESS_OPTIONS else _is_under(group, OF_A_SWEEP)
+    """Whether an override of a sweep's command decides who is asked for machines, or what is written to elsewhere.
+
+    By its name only, so that a refusal can list what to type again. What a command really makes of a trial is judged
+    where the trial is composed, by :class:`runner.config.saved.TypedCommand`.
+    """
+    group, value = _key_or_group(override), override.partition("=")[2]
+    if group in HARMLESS_OPTIONS:
+        return value not in HARMLESS_OPTIONS[group]
+    return group == "hydra" or _is_under(group, OF_A_SWEEP)
+
+
+def _key_or_group(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]
 
 
 def refuse_untyped(overrides: Sequence[str], folders: Sequence[Path]) -> None:
@@ -104,6 +122,28 @@ def refuse_untyped(overrides: Sequence[str], folders: Sequence[Path]) -> None:
         shown = " ".join(shlex.quote(printable(item)) for item in again)
         message = "the saved command of this sweep has what is taken only where it is typed again"
         raise ConfigError([Problem(key="", message=message, hint=f"if that is what you want, type: {shown}")])
+
+
+def refuse_untyped_setup(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse shell commands that an experiment would put into a job's script, unless SLURM is typed.
+
+    Raises:
+        ConfigError: there are some; it says what to type.
+    """
+    dist = values["dist"]
+    if dist["launcher"] == "submitted" and dist["slurm"]["setup"] and not is_typed(SETUP, overrides):
+        raise ConfigError(
+            [
+                Problem(
+                    key=SETUP,
+                    value=dist["slurm"]["setup"],
+                    has_value=True,
+                    message="are shell commands, which a job runs only where SLURM is asked for on the command line",
+                    hint="if they are what you want, type dist=slurm; to train right here: dist=default",
+                    origin="from the experiment",
+                )
+            ]
+        )
 
 
 def _forgotten(

@@ -16,6 +16,7 @@ from runner.launch.environment import Place, adopted_place
 Mode = Literal["inline", "elastic", "adopted", "submitted"]
 # What a driver of NVIDIA or AMD, or Windows' Linux, leaves in /dev; without one there is no need to ask torch.
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/nvhost-gpu")
+_MOST_PROCESSES_PER_CORE = 16  # far more than make sense, and few enough to start
 _THREE_WAYS = (
     "give the place where they meet, on each machine: dist.rendezvous=HOST:PORT, where HOST is one of them and PORT is "
     "free there; or start all processes with torchrun, srun or mpirun; or let SLURM do both: dist=slurm"
@@ -149,6 +150,13 @@ def _procs_per_node(config: Config) -> tuple[int, str]:
         raise LaunchError(
             f"dist.procs_per_node = {wanted}, but this machine has {num_gpus} GPUs, and each process needs one; "
             f"set it to at most {num_gpus} or auto, or trainer.device=cpu"
+        )
+    # Also of a run folder from elsewhere: so many processes would take the machine away from whoever resumes it.
+    most = _MOST_PROCESSES_PER_CORE * (os.cpu_count() or 1)
+    if not num_gpus and wanted > most:
+        raise LaunchError(
+            f"dist.procs_per_node = {wanted}, but this machine has {os.cpu_count()} cores, for at most "
+            f"{_MOST_PROCESSES_PER_CORE} processes each; set it to at most {most}, or to auto, which is 1 on a CPU"
         )
     return wanted, f"dist.procs_per_node = {wanted}"
 

@@ -8,22 +8,24 @@ import platform
 import re
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _GIT_TIMEOUT_SECONDS = 10
 # A repository's own config can name programs, which git would start: watchers of files, hooks, signers, helpers of
 # transports, filters of content. A folder that came from somebody else may hold such a repository.
-_NO_PROGRAMS = (
-    *("-c", "core.fsmonitor=false"),
-    *("-c", "core.hooksPath=/dev/null"),
-    *("-c", "core.untrackedCache=false"),
-    *("-c", "core.pager=cat"),
-    *("-c", "log.showSignature=false"),
-    *("-c", "diff.external="),
-    *("-c", "submodule.recurse=false"),
-    *("-c", "protocol.allow=never"),
-)
+_NO_PROGRAMS = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.untrackedCache": "false",
+    "core.pager": "cat",
+    "log.showSignature": "false",
+    "diff.external": "",
+    "submodule.recurse": "false",
+    "protocol.allow": "never",
+    "safe.bareRepository": "explicit",  # a folder that looks like the inside of a `.git` is none
+}
 _ENVIRONMENT = {
     "GIT_OPTIONAL_LOCKS": "0",  # the index stays as it is, and no hook is told of a change
     "GIT_NO_LAZY_FETCH": "1",  # a partial clone would ask its remote
@@ -31,9 +33,8 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_PAGER": "cat",
 }
-_FILTER_PROGRAM = re.compile(
-    r"^(?P<scope>local|worktree|command)\t(?P<key>filter\..*\.(?:clean|smudge|process|required))$"
-)
+_OF_THE_USER = ("system", "global", "command")
+_FILTER_PROGRAM = re.compile(r"filter\..*\.(?:clean|smudge|process|required)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,33 +57,79 @@ def git_state(folder: Path) -> GitState:
     commit = _git(folder, "rev-parse", "--verify", "--end-of-options", "HEAD")
     if commit is None:
         return GitState(commit=None, dirty=None, patch="")
+    without_filters = _without_filters(folder) if _is_around(folder) else None
     # Whatever git is configured to show: a patch that `git apply` reads.
     plain = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
-    patch = _git(folder, *_without_filters(folder), "diff", *plain, "HEAD")
-    return GitState(commit=commit.strip(), dirty=None if patch is None else bool(patch), patch=patch or "")
+    patch = None if without_filters is None else _git(folder, "diff", *plain, "HEAD", config=without_filters)
+    told = (patch or b"").decode(errors="surrogateescape")
+    return GitState(commit=commit.decode().strip(), dirty=None if patch is None else bool(patch), patch=told)
 
 
-def _without_filters(folder: Path) -> list[str]:
-    """What leaves out the filters that the repository's own config names; to list a config starts nothing."""
-    listed = _git(folder, "config", "--show-scope", "--name-only", "--list") or ""
-    keys = {match["key"] for line in listed.splitlines() if (match := _FILTER_PROGRAM.match(line))}
-    values = {key: "false" if key.endswith(".required") else "" for key in sorted(keys)}
-    return [part for key, value in values.items() for part in ("-c", f"{key}={value}")]
+def _is_around(folder: Path) -> bool:
+    """Whether the repository and the files that it is about belong together, as each of them says.
+
+    The config of a received repository may name any folder as that of its files, and its `.git` may lead to a
+    repository of the user's: either would be copied into the patch. A worktree or a submodule, whose repository lies
+    elsewhere, is named there.
+    """
+    if "GIT_DIR" in os.environ:
+        return True  # the user says so
+    said = _paths(folder, "--show-toplevel", "--absolute-git-dir", "--git-common-dir")
+    if len(said) != 3 or _paths(said[0], "--absolute-git-dir") != [said[1]]:
+        return False
+    top, repository, shared = (path.resolve() for path in said)
+    if shared.is_relative_to(top):
+        return True
+    if repository == shared:  # of a submodule
+        return _git(folder, "config", "core.worktree") is not None
+    try:
+        named = (repository / "gitdir").read_bytes()
+    except OSError:
+        return False
+    return repository.parent == shared / "worktrees" and Path(os.fsdecode(named.strip())).resolve() == top / ".git"
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _paths(folder: Path, *flags: str) -> list[Path]:
+    said = _git(folder, "rev-parse", "--path-format=absolute", *flags) or b""
+    return [Path(os.fsdecode(line)) for line in said.split(b"\n") if line]
+
+
+def _without_filters(folder: Path) -> dict[str, str] | None:
+    """What leaves out the filters that the repository's own config names; None where git does not list it.
+
+    To list a config starts nothing. Nothing but NUL is sure to stand in no name.
+    """
+    listed = _git(folder, "config", "-z", "--show-scope", "--name-only", "--list")
+    if listed is None:
+        return None
+    words = os.fsdecode(listed).split("\0")
+    keys = {key for scope, key in zip(words[::2], words[1::2], strict=False) if scope not in _OF_THE_USER}
+    return {key: "false" if key.endswith(".required") else "" for key in sorted(keys) if _FILTER_PROGRAM.fullmatch(key)}
+
+
+def _git(folder: Path, *arguments: str, config: Mapping[str, str] | None = None) -> bytes | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *_NO_PROGRAMS, *arguments],
+            ["git", "-C", str(folder), *arguments],
             capture_output=True,
             check=False,
             timeout=_GIT_TIMEOUT_SECONDS,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **_ENVIRONMENT},
+            env={**os.environ, **_ENVIRONMENT, **_as_environment({**_NO_PROGRAMS, **(config or {})})},
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _as_environment(config: Mapping[str, str]) -> dict[str, str]:
+    """Settings for git, after those that the user's environment has; `-c` could not tell an equals sign in a name."""
+    given = os.environ.get("GIT_CONFIG_COUNT", "")
+    first = int(given) if given.isdecimal() else 0
+    found = {"GIT_CONFIG_COUNT": str(first + len(config))}
+    for number, (key, value) in enumerate(config.items(), first):
+        found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return found
 
 
 def installed_packages() -> str:

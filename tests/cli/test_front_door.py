@@ -1,4 +1,5 @@
 import importlib
+import re
 
 import pytest
 
@@ -6,6 +7,7 @@ from runner.base.errors import UsageError
 from runner.cli import front_door
 from runner.cli.commands import train
 from runner.cli.front_door import COMMANDS, split_command
+from runner.config.arguments import read_command_line
 
 
 @pytest.mark.parametrize(
@@ -47,19 +49,38 @@ def test_each_command_has_a_module_of_its_name(command):
 
 
 @pytest.mark.parametrize(
-    ("argv", "expected"),
+    ("argv", "first"),
     [
         (["a=1", "-m", "b=2,3"], ["-m", "a=1", "b=2,3"]),
         (["a=1", "b=2,3", "--multirun"], ["--multirun", "a=1", "b=2,3"]),
-        (["~a", "--config-dir", "x", "train", "+b=2", "-m"], ["--config-dir", "x", "-m", "~a", "+b=2"]),
-        (["a=1", "--config-dir=x", "b=2", "--cfg", "job"], ["--config-dir=x", "--cfg", "job", "a=1", "b=2"]),
+        (["~a", "--config-dir", "/tmp", "train", "+b=2", "-m"], ["--config-dir", "/tmp", "-m", "~a", "+b=2"]),
+        (["a=1", "--config-dir=/tmp", "b=2", "--cfg", "job"], ["--config-dir=/tmp", "--cfg", "job", "a=1", "b=2"]),
     ],
 )
-def test_flags_may_stand_anywhere(monkeypatch, argv, expected):
-    given = []
+def test_flags_may_stand_anywhere(monkeypatch, argv, first):
+    given: list[str] = []
     monkeypatch.setattr(train, "run", lambda arguments: given.extend(arguments) or 0)
     assert front_door.run(argv) == 0
-    assert given == expected
+    assert read_command_line(given) == read_command_line(first)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["-m", "trainer.epochs=1,2", "data=synthetic"],
+        ["trainer.epochs=1,2", "-m", "data=synthetic"],
+        ["trainer.epochs=1,2", "data=synthetic", "--multirun"],
+    ],
+)
+@pytest.mark.parametrize("command", [["validate"], ["train", "sweep.dry_run=true"]])
+def test_so_do_they_in_commands_that_take_several(capsys, command, argv):
+    assert front_door.run([*command, *argv]) == 0
+    assert len(re.findall("(?m)^valid:|trainer.epochs=[12]", capsys.readouterr().out)) == 2
+
+
+@pytest.mark.parametrize("flag", ["--config-name", "-cp", "--experimental-rerun", "--config-dir"])
+def test_the_value_of_a_flag_is_no_command(flag):
+    assert split_command([flag, "nosuch", "a=1"]) == ("train", [flag, "nosuch", "a=1"])
 
 
 def test_overrides_on_both_sides_of_m_are_one_sweep(run_cli):

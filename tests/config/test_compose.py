@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -284,6 +285,27 @@ def test_an_experiment_may_be_chosen_with_or_without_a_plus(experiment):
     assert {job.config for job in jobs} == {jobs[0].config}
     assert [job.overrides for job in jobs] == [("experiment=mine",)] * 3
     assert (jobs[0].config.model.name, jobs[0].config.trainer.epochs) == ("resnet34", 7)
+
+
+SUBMITS = "defaults:\n  - override /dist: slurm\ndist: {slurm: {setup: [touch made]}}\n"
+SWEEPS = """hydra: {mode: MULTIRUN, launcher: {_target_: hydra._internal.core_plugins.basic_launcher.BasicLauncher},
+  sweeper: {params: {dist: slurm, "dist.slurm.setup": "[touch made]", "seed": "1,2"}}}\n"""
+
+
+@pytest.mark.parametrize("text", [SUBMITS, SWEEPS])
+def test_shell_commands_of_an_experiment_are_taken_where_slurm_is_typed(experiment, tmp_path, text, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = ("data=synthetic", *experiment(f"{HEADER}{text}"))
+    for typed in ((), ("-m", "optimizer.lr=0.1,0.2"), ("dist.slurm.partition=gpu",)):
+        error = refusal(*mine, *typed)
+        assert {problem.key for problem in error.problems} == {"dist.slurm.setup"}
+        assert '["touch made"]: are shell' in str(error) and "type dist=slurm;" in str(error)
+    jobs: list[Job] = []
+    for typed in ("dist=slurm", "dist.slurm.setup=[touch made]", "dist=default"):
+        with contextlib.suppress(TypeError):  # of a sweep: None is no value for the leaderboard
+            compose_jobs([*mine, typed], jobs.append)
+    told = {(job.config.dist.launcher, job.config.dist.slurm.setup) for job in jobs}
+    assert told == {("submitted", ("touch made",)), ("auto", ("touch made",))}
 
 
 def test_the_command_line_beats_the_experiment(experiment):

@@ -43,6 +43,13 @@ def test_processes_above_the_gpus_are_refused_with_both_numbers(gpus):
     assert plan_of("dist.procs_per_node=4", "trainer.device=cpu").world_size == 4
 
 
+def test_more_processes_than_the_cores_could_ever_carry_are_refused(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert plan_of("dist.procs_per_node=32", "trainer.device=cpu").world_size == 32
+    with pytest.raises(LaunchError, match=r"procs_per_node = 33, but this machine has 2 cores.*at most 32"):
+        plan_of("dist.procs_per_node=33", "trainer.device=cpu")
+
+
 def test_machines_need_a_place_to_meet():
     with pytest.raises(LaunchError) as refusal:
         plan_of("dist.nodes=2")

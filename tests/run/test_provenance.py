@@ -84,7 +84,74 @@ def test_nothing_is_started_that_a_repository_names(repository, tmp_path, place)
     assert trace.exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["a=b", "c\vd", "c\fd", "c\x1cd", "c\x85d", "c\u2028d", "c.clean", "é", "local", "x.required"]
+)
+def test_no_name_of_a_filter_hides_it(repository, tmp_path, name):
+    evil, trace = program(tmp_path)
+    git(repository, "config", f"filter.{name}.clean", str(evil))
+    (repository / ".git" / "info" / "attributes").write_text(f"* filter={name}\n")
+    os.utime(repository / "train.txt")
+    assert "-one\n+two" in git_state(repository).patch
+    assert not trace.exists()
+    git(repository, "diff", "HEAD")
+    assert trace.exists(), "git itself would step into it"
+
+
 def test_filters_of_the_users_own_config_work(repository, tmp_path):
     git(repository, "config", "--global", "filter.upper.clean", "tr a-z A-Z")
     (repository / ".git" / "info" / "attributes").write_text("* filter=upper\n")
     assert "+TWO" in git_state(repository).patch
+
+
+def test_the_users_own_settings_in_the_environment_count(repository, monkeypatch):
+    for name, value in {"COUNT": "1", "KEY_0": "filter.upper.clean", "VALUE_0": "tr a-z A-Z"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    (repository / ".git" / "info" / "attributes").write_text("* filter=upper\n")
+    assert "+TWO" in git_state(repository).patch
+
+
+@pytest.mark.parametrize("place", ["elsewhere", ".."])
+def test_files_elsewhere_are_no_changes_of_a_repository(repository, tmp_path, place):
+    (tmp_path / "elsewhere").mkdir()
+    for folder in (tmp_path, tmp_path / "elsewhere"):
+        (folder / "train.txt").write_text("secret\n")
+    git(repository, "config", "core.worktree", str(tmp_path / place))
+    state = git_state(repository)
+    assert (state.dirty, state.patch) == (None, "")
+
+
+@pytest.mark.parametrize("way", ["file", "link", "commondir"])
+def test_another_repository_is_not_copied_either(repository, tmp_path, way):
+    theirs = tmp_path / "received"
+    theirs.mkdir()
+    mine = (repository / ".git").resolve()
+    if way == "file":
+        (theirs / ".git").write_text(f"gitdir: {mine}\n")
+    elif way == "link":
+        (theirs / ".git").symlink_to(mine)
+    else:
+        (theirs / ".git").mkdir()
+        (theirs / ".git" / "HEAD").write_text((mine / "HEAD").read_text())
+        (theirs / ".git" / "commondir").write_text(f"{mine}\n")
+        (theirs / ".git" / "gitdir").write_text(f"{theirs}/.git\n")
+    assert "-one" in git(theirs, "diff", "HEAD"), "git itself would"
+    assert git_state(theirs).patch == ""
+
+
+def test_a_folder_like_the_inside_of_a_repository_is_none(repository, tmp_path):
+    inside = tmp_path / "received"
+    (repository / ".git").rename(inside)
+    git(inside, "config", "core.worktree", str(repository))
+    assert git_state(inside).commit is None
+
+
+def test_worktrees_submodules_and_folders_within_have_their_changes(repository, tmp_path):
+    git(repository, "worktree", "add", "-q", str(tmp_path / "beside"))
+    allowed = ("-c", "protocol.file.allow=always")
+    git(repository, *allowed, "submodule", "--quiet", "add", str(repository), "part")
+    (repository / "within").mkdir()
+    for folder in (tmp_path / "beside", repository / "part"):
+        (folder / "train.txt").write_text("two\n")
+    for folder in (tmp_path / "beside", repository / "part", repository / "within", repository):
+        assert "-one\n+two" in git_state(folder).patch, folder

@@ -7,6 +7,7 @@ import json
 from runner.base import console
 from runner.base.errors import EXIT_DONE, ConfigError, Problem, UsageError
 from runner.cli.call import read_call
+from runner.config.arguments import MULTIRUN
 from runner.config.compose import Job, compose_one
 from runner.config.schema.calls import DoctorCall
 from runner.data.splits import combined
@@ -19,7 +20,7 @@ def run(argv: list[str]) -> int:
     Raises:
         RunnerError: why this machine can't run it, all reasons at once.
     """
-    if {"-m", "--multirun"} & set(argv):
+    if MULTIRUN & set(argv):
         raise UsageError("doctor looks at one experiment; leave out -m")
     place = adopted_place()
     if place is not None and place.world_size != 1:

@@ -11,7 +11,8 @@ from runner.base.stop import StopRequest
 from runner.base.typed_path import typed_path
 from runner.base.within_folder import refuse_ways_out
 from runner.cli.call import read_call
-from runner.cli.combinations import MULTIRUN_FLAGS, combinations
+from runner.cli.combinations import combinations
+from runner.config.arguments import MULTIRUN
 from runner.config.saved import load_saved
 from runner.config.schema.calls import EvaluateCall
 from runner.data.splits import Splits
@@ -36,7 +37,7 @@ def run(argv: list[str]) -> int:
     """
     calls = combinations(argv)
     place = adopted_place()
-    if place is not None and place.world_size != 1 and MULTIRUN_FLAGS & set(argv):
+    if place is not None and place.world_size != 1 and MULTIRUN & set(argv):
         raise LaunchError(
             f"-m within {place.starter}: each of the processes would run all evaluations; start them outside, with "
             "dist.procs_per_node=N for several processes each, or start one here"

@@ -15,12 +15,12 @@ from runner.cli.call import read_call
 from runner.cli.commands.train import train_job_of_sweep
 from runner.config.arguments import read_command_line
 from runner.config.compose import compose_jobs
-from runner.config.saved import load_saved
+from runner.config.saved import TypedCommand, load_saved
 from runner.config.schema import Config
 from runner.config.schema.calls import ResumeCall
 from runner.config.schema.effect import effect_of
 from runner.config.schema.resume import changes, judge_changes
-from runner.config.trust import WEIGHTS, is_typed, reaches_beyond, refuse_untyped
+from runner.config.trust import WEIGHTS, as_override, is_typed, may_be_retyped, refuse_untyped
 from runner.launch.preflight import preflight
 from runner.run.run_folder import finished_epochs, is_waiting, read_record
 from runner.tools.hooks import training_hooks
@@ -99,7 +99,7 @@ def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -
             message="a sweep that goes on takes sweep.KEY=VALUE, and what of its command has to be typed again",
         )
         for override in overrides
-        if not override.lstrip("+").startswith("sweep.") and not reaches_beyond(override)
+        if not override.lstrip("+").startswith("sweep.") and not may_be_retyped(override)
     ]
     if problems:
         raise ConfigError(problems)
@@ -110,7 +110,10 @@ def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -
         kept = [item for item in before.overrides if _key(item) not in changed]
         refuse_untyped(kept, [place for place in before.folders if place not in folders])
         flags = [f"--config-dir={place}" for place in folders]
-        compose_jobs(["-m", *flags, *kept, f"sweep.dir={folder}", *overrides], train_job_of_sweep)
+        # After what is kept, whatever that says: it writes nowhere else.
+        here = [f"sweep.dir={folder}", as_override("hydra.sweep.dir", str(folder))]
+        typed = TypedCommand.for_sweep([f"sweep.dir={folder}", *overrides], folders)
+        compose_jobs(["-m", *flags, *kept, *here, *overrides], train_job_of_sweep, typed)
     return EXIT_DONE
 
 

@@ -9,6 +9,7 @@ from runner.base import console
 from runner.base.console import LOGGER, show_error
 from runner.base.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, OutputError, RunnerError, StoppedOnRequest
 from runner.base.stop import StopRequest
+from runner.config.arguments import MULTIRUN
 from runner.config.compose import Job, compose_jobs
 from runner.config.saved import load_saved
 from runner.launch.environment import adopted_place
@@ -31,13 +32,13 @@ def run(argv: list[str]) -> int:
         RunnerError: whatever the config, the data or the training raises; of a multirun the first.
     """
     place = adopted_place()
-    if place is not None and place.world_size != 1 and (flags := {"-m", "--multirun"} & set(argv)):
+    if place is not None and place.world_size != 1 and (flags := MULTIRUN & set(argv)):
         raise LaunchError(
-            f"{flags.pop()} within {place.starter}: each of the {place.world_size or 'many'} processes would run the "
+            f"{min(flags)} within {place.starter}: each of the {place.world_size or 'many'} processes would run the "
             "whole sweep. Start the sweep outside, python -m runner -m dist.procs_per_node=N …, which starts the "
             "processes of each job itself, or -m dist=slurm, which submits each; or start one job here"
         )
-    if {"-m", "--multirun"} & set(argv):
+    if MULTIRUN & set(argv):
         compose_jobs(argv, train_job_of_sweep)
         return EXIT_DONE
     with StopRequest() as stop, refusals_told(place) as passed:
@@ -73,7 +74,7 @@ def train_job_of_sweep(job: Job) -> float | None:
             if status in ("completed", "pruned"):
                 LOGGER.info("%s is already %s", job.folder, status)
                 return float(read_record(job.folder)["best"]["value"])
-            attempt = Attempt(overrides=job.overrides, is_resumed=status is not None)
+            attempt = Attempt(overrides=job.overrides, is_resumed=status is not None, may_download=job.may_download)
             hooks = training_hooks(ready.config, _trial_file(job.folder))
             result = launch(ready, Training(attempt=attempt, hooks=hooks), folder=job.folder, stop=stop)
     except StoppedOnRequest:
@@ -88,7 +89,7 @@ def _ready_or_gone(job: Job) -> Ready:
     from runner.launch.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
 
     try:
-        return preflight(job.config)
+        return preflight(job.config, job.folder, may_download=job.may_download)
     except RunnerError as error:
         if job.folder is not None:
             show_error(error)

@@ -62,7 +62,8 @@ class SlurmConfig(Section):
     """How long before the time limit SLURM sends SIGUSR1, upon which the run saves itself; SLURM may send it up to a
     minute earlier."""
     setup: tuple[str, ...]
-    """Shell commands that the job runs first on its first node, such as [module load cuda]."""
+    """Shell commands that the job runs first on its first node, such as [module load cuda]. Those of an experiment are
+    taken where dist=slurm, or this key, is typed on the command line."""
     extra: dict[str, str | int | float | bool | None]
     """Any other parameters of sbatch by their long names, such as {qos: high, exclusive: true, gres: "gpu:a100:4"};
     null and false leave one out."""

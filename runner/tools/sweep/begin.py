@@ -184,7 +184,11 @@ def _assembled(
         composer=composer,
         search=search,
         is_open=sampler != GRID,
-        pool=Pool(folder=folder, slots=slots),
+        pool=Pool(
+            folder=folder,
+            slots=slots,
+            may_download=composer.command.may_download,
+        ),
         stop=stop,
         queued=queued({trial.job_id for trial in trials if trial.job_id is not None}),
     )

@@ -17,7 +17,7 @@ from runner.config.compose import checked_config, plain_values
 from runner.config.composing import limited_time
 from runner.config.conf_folder import group_options
 from runner.config.refusal import override_behind, plain, translate, unknown_option
-from runner.config.saved import saved_config
+from runner.config.saved import TypedCommand, saved_config
 from runner.config.schema import Config
 from runner.config.schema.judge import judge
 from runner.config.schema.sweep import SweepConfig
@@ -36,6 +36,8 @@ class Composer:
     shared: Sequence[str]
     """Overrides that all trials have."""
     axes: Sequence[Axis]
+    command: TypedCommand
+    """What was typed; a sweep that goes on has the rest from its folder."""
     found_before: tuple[Problem, ...] = ()
     """Mistakes that Hydra was not shown, since it would have ended at them."""
 
@@ -145,7 +147,8 @@ class Composer:
             raise ConfigError([*self.found_before, refusal]) from error
         with flag_override(composed, ["struct", "readonly"], [False, False]):
             HydraConfig.instance().set_config(composed)
-        return checked_config(composed, self.found_before, [*self.master.hydra.overrides.hydra, *overrides])
+        given = [*self.master.hydra.overrides.hydra, *overrides]
+        return checked_config(composed, self.found_before, given, self.command)
 
 
 def sweep_config(master: DictConfig) -> SweepConfig:

@@ -18,7 +18,7 @@ from runner.run.contents import Contents, Failure, Job, read_object
 from runner.tools.sweep.folder import SweepFolder, Trial
 from runner.tools.sweep.jobs import JOB_FILE
 from runner.tools.sweep.slots import Slot
-from runner.tools.sweep.trial import ERROR_FILE, LOG_FILE
+from runner.tools.sweep.trial import ERROR_FILE, LOG_FILE, MAY_NOT_DOWNLOAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,8 @@ class Pool:
 
     folder: SweepFolder
     slots: Sequence[Slot]
+    may_download: bool = True
+    """Whether the trials may download the weights that they name."""
     _running: list[_Running] = field(default_factory=list)
 
     @property
@@ -82,6 +84,7 @@ class Pool:
                     str(self.folder.path),
                     str(trial.number),
                     str(os.getpid()),
+                    *([] if self.may_download else [MAY_NOT_DOWNLOAD]),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -23,6 +23,8 @@ from runner.training.work import Training
 
 ERROR_FILE = Path("logs", "trial.error.json")
 LOG_FILE = Path("logs", "trial.log")
+MAY_NOT_DOWNLOAD = "--no-download"
+"""Fourth argument of the process of a trial whose weights nobody has typed."""
 
 
 def main() -> int:
@@ -39,7 +41,7 @@ def main() -> int:
         folder = SweepFolder(sweep)
         trial = load_trial(sweep / "trials" / f"{number}.json")
         try:
-            _train(folder, trial, stop)
+            _train(folder, trial, stop, may_download=MAY_NOT_DOWNLOAD not in sys.argv[4:])
         except StoppedOnRequest as request:
             console.show_error(request)
             return request.exit_code
@@ -48,17 +50,18 @@ def main() -> int:
     return EXIT_DONE
 
 
-def _train(folder: SweepFolder, trial: Trial, stop: StopRequest) -> None:
+def _train(folder: SweepFolder, trial: Trial, stop: StopRequest, *, may_download: bool) -> None:
     run_dir = folder.run_dir(trial)
     is_resumed = (run_dir / "run.json").is_file()
     config = saved_config(trial.config)
-    ready = preflight(config, run_dir)
+    ready = preflight(config, run_dir, may_download=may_download)
     from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
     attempt = Attempt(
         overrides=tuple(trial.overrides),
         command=shlex.join(["python", "-m", "runner", *trial.overrides]),
         is_resumed=is_resumed,
+        may_download=may_download,
     )
     hooks = training_hooks(config, folder.path / "trials" / f"{trial.number}.json")
     result = launch(ready, Training(attempt=attempt, hooks=hooks), folder=run_dir, stop=stop)

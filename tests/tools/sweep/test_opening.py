@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from runner.base.errors import ConfigError, OutputError, RunnerError
+from runner.base.errors import ConfigError, InvalidDatasetError, OutputError, RunnerError, TrialsFailedError
 from runner.cli.commands.resume import run as resume
 from runner.config.compose import Job, compose_jobs
 from runner.tools.sweep.folder import SweepFolder
@@ -153,3 +155,79 @@ def test_a_received_command_is_carried_out_in_a_folder_that_is_there(tmp_path, c
     (tmp_path / "sweep.json").write_text(json.dumps(record))
     with pytest.raises(OutputError, match=f"was started in '{cwd}', which is no folder here"):
         resume([f"run={tmp_path}"])
+
+
+SUBMITS = (
+    "hydra.sweeper.params={dist: slurm, dist.slurm.setup: '[touch made]', optimizer.lr: '0.1,0.2'}",
+    "sweep.space={dist: {kind: choice, values: [slurm]}, optimizer.lr: {kind: choice, values: [0.1, 0.2]}}",
+    "hydra.sweeper={params: {dist: slurm, optimizer.lr: '0.1,0.2'}}",
+    "hydra={sweeper: {params: {dist: slurm, optimizer.lr: '0.1,0.2'}}}",
+)
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """Makes a sweep folder as somebody else may have written it, and goes on with it; nothing is trained or asked."""
+    monkeypatch.chdir(tmp_path)
+    trained: list[Job] = []
+
+    def play(job: Job) -> float:
+        trained.append(job)
+        raise RuntimeError("it trains nothing here")
+
+    def go_on(*argv: str, typed: Sequence[str] = ()) -> list[Job]:
+        trained.clear()
+        shutil.rmtree(tmp_path / "theirs", ignore_errors=True)
+        (tmp_path / "theirs" / "trials").mkdir(parents=True)
+        record = {"format": 1, "argv": ["-m", "hydra/launcher=basic", *argv], "cwd": str(tmp_path)}
+        record |= {"start": "2026-11-22T00:00:00+00:00", "metrics": ["val_top1"], "directions": ["maximize"]}
+        (tmp_path / "theirs" / "sweep.json").write_text(json.dumps(record))
+        with pytest.raises(TrialsFailedError, match="it trains nothing"):
+            resume([f"run={tmp_path / 'theirs'}", *typed])
+        return list(trained)
+
+    monkeypatch.setattr("runner.cli.commands.resume.train_job_of_sweep", play)
+    return go_on
+
+
+@pytest.mark.parametrize("sweeper", ["grid", "random"])
+@pytest.mark.parametrize("carrier", SUBMITS)
+def test_settings_that_carry_overrides_reach_nothing_that_is_not_typed_again(theirs, tmp_path, carrier, sweeper):
+    with pytest.raises(ConfigError, match="typed again"):
+        theirs("data=synthetic", "sweep.num_trials=2", f"hydra/sweeper={sweeper}", carrier)
+    assert {path.name for path in tmp_path.rglob("*")} == {"theirs", "trials", "sweep.json"}
+
+
+@pytest.mark.parametrize("launcher", ["trials", "basic"])
+def test_neither_do_those_of_hydras_own_sweeper(theirs, launcher):
+    carriers = ("hydra/sweeper=basic", "++hydra.sweeper={params: {dist: slurm, optimizer.lr: '0.1,0.2'}}")
+    with pytest.raises(ConfigError, match="would submit a job to SLURM, which it does only where that is typed again"):
+        theirs("data=synthetic", f"hydra/launcher={launcher}", *carriers)
+
+
+def test_a_group_that_is_typed_again_brings_no_values_of_the_folder(theirs):
+    command, setup = ("data=synthetic", SUBMITS[0]), "dist.slurm.setup=[touch made]"
+    with pytest.raises(ConfigError, match=r"dist\.slurm\.setup.*would submit a job") as caught:
+        theirs(*command, typed=["dist=slurm"])
+    assert """dist=slurm 'dist.slurm.setup=["touch made"]'""" in str(caught.value)
+    jobs = theirs(*command, typed=["dist=slurm", setup])
+    assert [job.config.dist.slurm.setup for job in jobs] == [("touch made",)] * 2
+    assert [job.config.dist.launcher for job in theirs(*command, typed=["dist=default"])] == ["auto"] * 2
+
+
+def test_trials_of_a_received_command_write_and_download_nothing(theirs, tmp_path):
+    command = ("model.weights=DEFAULT", "hydra.sweep={dir: made}", "optimizer.lr=0.1,0.2")
+    jobs = theirs("data=synthetic", *command)
+    assert [job.may_download for job in jobs] == [False] * 2
+    assert {job.folder.parent for job in jobs if job.folder} == {tmp_path / "theirs"}
+    jobs = theirs("data=synthetic", *command, typed=["model.weights=DEFAULT"])
+    assert [job.may_download for job in jobs] == [True] * 2
+    with pytest.raises(InvalidDatasetError, match=r"type data\.download=true"):
+        theirs("data=torchvision", f"data.root={tmp_path}/none", "hydra/launcher=trials", *command)
+    assert not (tmp_path / "made").exists() and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("option", ["nosuch", "../x"])
+def test_an_option_that_is_typed_again_is_one(theirs, option):
+    with pytest.raises(ConfigError, match="dist"):
+        theirs("data=synthetic", "optimizer.lr=0.1,0.2", typed=[f"dist={option}"])
