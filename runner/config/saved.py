@@ -13,7 +13,7 @@ from omegaconf import OmegaConf, flag_override
 
 from runner.base.errors import CheckpointError, ConfigError, Problem
 from runner.base.untrusted import UntrustedFileError, read_yaml
-from runner.config.composing import compose_values
+from runner.config.composing import compose_values, limited_time
 from runner.config.conf_folder import group_options
 from runner.config.interpolation import as_written, interpolated, resolved
 from runner.config.overrides import GROUPS, permissive, refused
@@ -70,7 +70,8 @@ def saved_config(values: Mapping[str, Any], *, is_trained: bool = False) -> Conf
     Raises:
         ConfigError: with every mistake.
     """
-    found, written = resolved(values)
+    with limited_time():
+        found, written = resolved(values)
     try:
         return judge(found, is_trained=is_trained).with_written(written)
     except ConfigError as error:
