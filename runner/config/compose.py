@@ -37,6 +37,7 @@ from runner.config.refusal import (
     experiment_files,
     override_behind,
     plain,
+    stumbled,
     translate,
     unknown_option,
     with_origin,
@@ -219,7 +220,7 @@ def _composed(overrides: list[str], line: CommandLine, problems: list[Problem]) 
             raise ConfigError([*problems, *error.problems]) from error
         except Exception as error:
             # Only Hydra is at work here, on what others may have written: whatever it stumbles over is their mistake.
-            told = translate(error, overrides) or Problem(key="", message=f"Hydra can't compose this: {error!r}")
+            told = translate(error, overrides) or stumbled(error)
             raise ConfigError([*problems, told]) from error
 
 

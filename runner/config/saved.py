@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf, flag_override
@@ -16,7 +15,7 @@ from runner.base.untrusted import UntrustedFileError, read_yaml
 from runner.config.composing import compose_values, limited_time
 from runner.config.conf_folder import group_options
 from runner.config.interpolation import as_written, interpolated, resolved
-from runner.config.overrides import GROUPS, permissive, refused
+from runner.config.overrides import GROUPS, parsed_override, permissive, refused
 from runner.config.refusal import COMMAND_LINE, override_behind, translate, unknown_option, with_origin
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.judge import judge, variants_of
@@ -104,7 +103,7 @@ def read_values(run_dir: Path) -> dict[str, Any]:
 def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     if problems := [problem for override in overrides if (problem := refused(override))]:
         raise ConfigError(problems)
-    typed = OverridesParser.create().parse_overrides([permissive(override) for override in overrides])
+    typed = [parsed_override(permissive(override)) for override in overrides]
     swept = [override.input_line for override in typed if override.is_sweep_override()]
     if swept:
         raise ConfigError([Problem(key="", message=f"{swept[0]!r} has several values; a saved run takes one")])

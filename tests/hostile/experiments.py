@@ -119,7 +119,7 @@ BODIES = {
     "interpolation of itself": "seed: ${seed}\n",
     "interpolation of itself, twice": "data: {root: '${data.root}${data.root}'}\n",
     "interpolation of an alphabet": "\u00e90: x\n"
-    + "".join(f"\u00e9{n + 1}: '{f'${{\u00e9{n}}}' * 2}'\n" for n in range(30)),
+    + "".join(f"\u00e9{n + 1}: '{f'${{é{n}}}' * 2}'\n" for n in range(30)),
     "interpolation of signs": "a+0: x\n" + "".join(f"a+{n + 1}: '{f'${{a+{n}}}' * 2}'\n" for n in range(30)),
     "interpolation by computed names": "a0: x\nz0: 0\n"
     + "".join(f"z{n}: {n}\na{n}: '{f'${{a${{z{n - 1}}}}}' * 2}'\n" for n in range(1, 30)),

@@ -183,7 +183,6 @@ _CONFIG_VALUES: tuple[tuple[str, Any], ...] = (
     ("sweep.storage", "sqlite:///@OUT@/made.db"),
     ("sweep.dir", "@OUT@/made"),
     ("trainer.epochs", 10**400),
-    ("trainer.epochs", 16**6000),
     ("trainer.epochs", -1),
     ("trainer.max_steps", 0),
     ("trainer.monitor", "\x1b[2J"),
