@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from runner.base.drawing import drawn
 from runner.evaluation.confusion import Confusion, shares_of_rows
+from runner.evaluation.drawing import drawn
 
 _MAX_NUMBERED = 25  # with more classes numbers would not fit into the cells
 _MAX_NAMED = 60  # with more classes names would overlap

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from runner.base.drawing import drawn
+from runner.evaluation.drawing import drawn
 
 _SIZE_INCHES = (4.6, 2.5)
 _VALIDATION, _TRAINING, _AVERAGE = "#1d4ed8", "#94a3b8", "#059669"

@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from runner.base.drawing import drawn
+from runner.evaluation.drawing import drawn
 
 _DONE, _PRUNED = "#1f6fb4", "#b8860b"
 _NUM_DECADES_FOR_LOG = 1.5

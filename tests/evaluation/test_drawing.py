@@ -7,7 +7,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
-from runner.base.drawing import drawn
+from runner.evaluation.drawing import drawn
 
 FORMULA = "k$\\frac{$"
 
@@ -30,4 +30,4 @@ def test_no_text_is_read_as_a_formula(kind):
 def test_all_figures_are_drawn_in_one_place():
     root = Path(__file__).parents[2] / "runner"
     found = [path for path in root.rglob("*.py") if re.search("savefig|pyplot", path.read_text())]
-    assert found == [root / "base/drawing.py"]
+    assert found == [root / "evaluation/drawing.py"]
