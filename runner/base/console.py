@@ -25,7 +25,7 @@ from rich.text import Text
 from runner.base.errors import RunnerError
 from runner.base.files import named_write_errors
 from runner.base.masked import masked
-from runner.base.untrusted import printable, printable_lines
+from runner.base.untrusted import printable, printable_lines, shortened
 
 LOGGER = logging.getLogger("runner")
 # For `extra=`: keeps a record out of the terminal, such as a traceback of what is also shown as a message.
@@ -85,7 +85,7 @@ class ConsoleHandler(logging.Handler):
             return
         try:
             is_warning = record.levelno >= logging.WARNING
-            message = shown(record.getMessage())
+            message = shown(shortened(record.getMessage()))
             text = Text(f"warning: {message}", style="yellow") if is_warning else Text(message)
             (self.err if is_warning else self.out).print(text)
         except Exception:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.base.untrusted import printable
+from runner.base.untrusted import printable, shortened
 
 EXIT_DONE = 0
 EXIT_FAILURE = 1
@@ -26,6 +26,9 @@ class RunnerError(Exception):
     def name(self) -> str:
         """The stable name, as printed in `runner: NAME: message`."""
         return type(self).__name__
+
+    def __str__(self) -> str:
+        return shortened(super().__str__())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,10 @@ MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 10_000
 MAX_YAML_ALIASES = 100
 MAX_DEPTH = 100
+MAX_DIGITS = 250
+"""Longest number, as it is written in any notation: a float can hold it, and Python writes it as text."""
+MAX_MESSAGE = 10_000
+"""Characters of a message; names in it, which may be as long as a file, are not looked at one by one."""
 _CHUNK_BYTES = 1 << 20
 # What a terminal obeys or is confused by: C0 and C1; ends of lines and marks that turn the direction of the text around
 # (Trojan Source, CVE-2021-42574); halves of characters, which no stream can encode, and bytes as PEP 383 keeps them.
@@ -31,6 +35,9 @@ _OBEYED = {
     **{0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)},
 }
 _OBEYED_IN_LINES = {code: text for code, text in _OBEYED.items() if chr(code) not in "\t\n"}
+
+
+_TOO_LONG_NUMBER = f"this number is too long; at most {MAX_DIGITS} characters of one are read"
 
 
 class UntrustedFileError(ValueError):
@@ -45,6 +52,14 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """A message with names in it that came from elsewhere: as :func:`printable`, but tabs and line ends stay."""
     return text.translate(_OBEYED_IN_LINES)
+
+
+def shortened(text: str, most: int = MAX_MESSAGE) -> str:
+    """A message that anybody can read: what is left out of the middle of a longer one is counted."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … [{len(text) - 2 * half:,} characters left out] … {text[-half:]}"
 
 
 def open_regular(path: str | Path) -> BufferedReader:
@@ -124,7 +139,8 @@ def read_json(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401
 
     Raises:
         FileNotFoundError, OSError, UntrustedFileError: as of :func:`read_text`.
-        UntrustedFileError: it is no JSON, has a number that JSON does not know, or is nested too deep.
+        UntrustedFileError: it is no JSON, has a number that JSON does not know or that is too long, or is
+            nested too deep.
     """
     return parse_json(read_text(path, max_bytes=max_bytes), str(path))
 
@@ -137,14 +153,20 @@ def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever JSON can
         name: where it stands, for messages.
 
     Raises:
-        UntrustedFileError: it is no JSON, has a number that JSON does not know, or is nested too deep.
+        UntrustedFileError: it is no JSON, has a number that JSON does not know or that is too long, or is
+            nested too deep.
     """
 
     def refuse(constant: str) -> None:
         raise UntrustedFileError(f"{name} is no JSON: it holds {constant}")
 
+    def whole_number(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise UntrustedFileError(f"{name}: {_TOO_LONG_NUMBER}")
+        return int(digits)
+
     try:
-        value = json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=refuse, parse_int=whole_number)
     except RecursionError:
         raise UntrustedFileError(f"{name} is nested too deep to be read") from None
     except UntrustedFileError:
@@ -177,8 +199,8 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can hold
 
     Raises:
         FileNotFoundError, OSError, UntrustedFileError: as of :func:`read_text`.
-        UntrustedFileError: it is no YAML, has a tag that would make an object, or breaks a limit of size, depth, nodes
-            or aliases.
+        UntrustedFileError: it is no YAML, has a tag that would make an object, or breaks a limit of size, depth,
+            nodes, aliases or digits.
     """
     return parse_yaml(read_text(path, max_bytes=MAX_YAML_BYTES), str(path))
 
@@ -191,25 +213,54 @@ def parse_yaml(text: str, name: str) -> Any:  # noqa: ANN401 - whatever YAML can
         name: where it stands, for messages.
 
     Raises:
-        UntrustedFileError: it is no YAML, has a tag that would make an object, or breaks a limit of size, depth, nodes
-            or aliases.
+        UntrustedFileError: it is no YAML, has a tag that would make an object, or breaks a limit of size, depth,
+            nodes, aliases or digits.
     """
     if len(text) > MAX_YAML_BYTES:
         raise UntrustedFileError(f"{name} is larger than {MAX_YAML_BYTES:,} characters, the most that is read as YAML")
     try:
         _check_events(text, name)
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         why = "; ".join(part for part in (error.problem, error.context) if part)
         raise UntrustedFileError(f"{name}{where}: this is no YAML: {why}") from None
+    except _TooLongError as error:
+        raise UntrustedFileError(f"{name}, {error}") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise UntrustedFileError(f"{name} is no YAML: {error}") from None
     except UntrustedFileError:
         raise
-    except ValueError as error:  # a date such as 2024-99-99
+    except (ValueError, OverflowError) as error:  # a date such as 2024-99-99, a sexagesimal such as 1:1:1:…:1.5
         raise UntrustedFileError(f"{name} is no YAML: {error}") from None
+
+
+class _TooLongError(Exception):
+    pass
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain types, and no number that is too long: of hexadecimals Python reads what it does not write again."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number, in any of the notations of YAML."""
+        self._check_length(node)
+        return super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """A number with a fraction or an exponent."""
+        self._check_length(node)
+        return super().construct_yaml_float(node)
+
+    def _check_length(self, node: yaml.ScalarNode) -> None:
+        if len(node.value) > MAX_DIGITS:
+            line, column = node.start_mark.line + 1, node.start_mark.column + 1
+            raise _TooLongError(f"line {line}, column {column}: {_TOO_LONG_NUMBER}")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 def _check_events(text: str, name: str) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from pydantic import ValidationError
@@ -17,8 +16,8 @@ from pydantic import ValidationError
 from runner.base.errors import ConfigError, Problem, UsageError
 from runner.config.arguments import MULTIRUN, check_sizes
 from runner.config.conf_folder import CONF_DIR
-from runner.config.overrides import as_typed
-from runner.config.refusal import COMMAND_LINE, translate
+from runner.config.overrides import as_typed, parsed_override
+from runner.config.refusal import COMMAND_LINE, stumbled, translate
 from runner.config.schema.base import Section
 from runner.config.schema.calls import TAKES_EXPERIMENT
 from runner.config.schema.judge import MISSING, explain
@@ -98,16 +97,13 @@ def _defaults(command: str) -> dict[str, Any]:
 
 def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     node = OmegaConf.create(values)
-    try:
-        for override in OverridesParser.create().parse_overrides([as_typed(item.lstrip("+")) for item in typed]):
-            OmegaConf.update(node, override.key_or_group, _single_value(override), force_add=True)
-    except ConfigError:
-        raise
-    except Exception as error:
-        refusal = translate(error, typed)
-        if refusal is None:
-            raise
-        raise ConfigError([refusal]) from error
+    for item in typed:
+        override = parsed_override(as_typed(item.lstrip("+")))
+        value = _single_value(override)
+        try:
+            OmegaConf.update(node, override.key_or_group, value, force_add=True)
+        except Exception as error:
+            raise ConfigError([translate(error, typed) or stumbled(error)]) from error
     plain = OmegaConf.to_container(node)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

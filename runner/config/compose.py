@@ -27,15 +27,17 @@ from runner.base.errors import ConfigError, Problem, UsageError
 from runner.base.timeline import new_name
 from runner.config.allowed_hydra import OUR_SWEEPER, SLURM_LAUNCHER, judge_hydra
 from runner.config.arguments import SHELL_COMPLETION, CommandLine, read_command_line
-from runner.config.composing import compose_values, sweeps_named
+from runner.config.composing import compose_values, limited_time, sweeps_named
 from runner.config.conf_folder import CONF_DIR, group_options
-from runner.config.interpolation import as_written, from_environment, oversized, passwords
+from runner.config.interpolation import as_written, from_environment, passwords
 from runner.config.overrides import choices_of_groups, permissive, refused
 from runner.config.own_files import search_path
+from runner.config.references import unresolvable
 from runner.config.refusal import (
     experiment_files,
     override_behind,
     plain,
+    stumbled,
     translate,
     unknown_option,
     with_origin,
@@ -178,15 +180,15 @@ def _refused_and_kept(line: CommandLine) -> tuple[list[Problem], list[str]]:
 
 def _refuse_problems_of_hydra(composed: DictConfig, overrides: Sequence[str]) -> None:
     """Refuse before Hydra carries out a config that says to it what it may not, or that could not even be resolved."""
-    problems = [*judge_hydra(composed, overrides), *_oversized(composed)]
+    problems = [*judge_hydra(composed, overrides), *_unresolvable(composed)]
     if problems:
         raise ConfigError(problems)
 
 
-def _oversized(composed: DictConfig) -> list[Problem]:
+def _unresolvable(composed: DictConfig) -> list[Problem]:
     written = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(written, dict)
-    return oversized(written)
+    return unresolvable(written)
 
 
 class Task:
@@ -248,7 +250,7 @@ def _composed(overrides: list[str], line: CommandLine, problems: list[Problem]) 
             raise ConfigError([*problems, *error.problems]) from error
         except Exception as error:
             # Only Hydra is at work here, on what others may have written: whatever it stumbles over is their mistake.
-            told = translate(error, overrides) or Problem(key="", message=f"Hydra can't compose this: {error!r}")
+            told = translate(error, overrides) or stumbled(error)
             raise ConfigError([*problems, told]) from error
 
 
@@ -329,24 +331,31 @@ def checked_config(
     Raises:
         ConfigError: with every mistake and the place where it stands; or it reaches beyond its run, untyped.
     """
-    written = OmegaConf.to_container(composed, resolve=False)
-    assert isinstance(written, dict)
-    problems = [*found_before, *judge_hydra(composed, given)]
     typed = [item for item in given if not item.startswith(("hydra.", "hydra/"))]
     overrides = tuple(map(plain, typed))
-    if too_large := oversized(written):
-        raise ConfigError([*problems, *too_large])
+    hydra = composed.get("hydra")
+    try:
+        with limited_time():
+            return _judged(composed, [*found_before, *judge_hydra(composed, given)], command), overrides
+    except ConfigError as error:
+        files = experiment_files(hydra, overrides)
+        raise ConfigError([with_origin(problem, overrides, files) for problem in error.problems]) from None
+
+
+def _judged(composed: DictConfig, problems: list[Problem], command: TypedCommand) -> Config:
+    written = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(written, dict)
+    if unbounded := unresolvable(written):
+        raise ConfigError([*problems, *unbounded])
     from_outside = from_environment(written)
     problems += passwords(written)
     with flag_override(composed, ["struct", "readonly"], [False, False]):
-        hydra = composed.pop("hydra", None)
+        composed.pop("hydra", None)
     values = {str(key): value for key, value in plain_values(composed, problems).items()}
     try:
-        return command.judged(judge(values, tuple(problems)).with_written(from_outside)), overrides
+        return command.judged(judge(values, tuple(problems)).with_written(from_outside))
     except ConfigError as error:
-        files = experiment_files(hydra, overrides)
-        shown = [as_written(problem, values, from_outside) for problem in error.problems]
-        raise ConfigError([with_origin(problem, overrides, files) for problem in shown]) from None
+        raise ConfigError([as_written(problem, values, from_outside) for problem in error.problems]) from None
 
 
 def plain_values(node: DictConfig | ListConfig, problems: list[Problem]) -> Any:  # noqa: ANN401 - plain values

@@ -23,6 +23,7 @@ from runner.config.conf_folder import CONF_DIR
 
 _MAX_CPU_SECONDS = 30
 """A config takes 0.2 seconds; files that list each other again and again take forever."""
+_SECONDS_BETWEEN = 1
 
 
 def compose_values(overrides: Sequence[str]) -> DictConfig:
@@ -72,7 +73,9 @@ def sweeps_named(name: Path) -> Iterator[None]:
 
 @contextmanager
 def limited_time() -> Iterator[None]:
-    """End what composes for longer than any experiment needs; only the main thread can be interrupted.
+    """End what composes or resolves for longer than any experiment needs; only the main thread can be interrupted.
+
+    Whoever catches all exceptions, as OmegaConf does, is interrupted again and again until it ends.
 
     Raises:
         ConfigError: it took longer.
@@ -89,14 +92,17 @@ def limited_time() -> Iterator[None]:
         raise TimeoutError
 
     before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _MAX_CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _MAX_CPU_SECONDS, _SECONDS_BETWEEN)
+    caught: Exception | None = None
     try:
         yield
     except Exception as error:  # Hydra wraps what it catches
         if not is_over:
             raise
-        message = f"composing takes more than {_MAX_CPU_SECONDS} seconds: do files list each other again and again?"
-        raise ConfigError([Problem(key="", message=message)]) from error
+        caught = error
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+    if is_over:
+        message = f"composing takes more than {_MAX_CPU_SECONDS} seconds: do files list each other again and again?"
+        raise ConfigError([Problem(key="", message=message)]) from caught

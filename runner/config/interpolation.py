@@ -1,4 +1,4 @@
-"""Interpolations, `${key}` and `${oc.env:NAME}`: how large they grow, and which values come from the environment.
+"""Interpolations, `${key}` and `${oc.env:NAME}`: which values come from the environment.
 
 What comes from the environment may be a secret: it is used, but saved and shown as it was written.
 """
@@ -6,9 +6,8 @@ What comes from the environment may be a secret: it is used, but saved and shown
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -16,77 +15,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.base.errors import ConfigError, Problem
 from runner.base.masked import masked
+from runner.config.references import absolute, texts, unresolvable
 
-_MAX_EXPANDED = 1_000_000
-"""Characters, and values, that all interpolations of a config may come to."""
-_INTERPOLATION = re.compile(r"\$\{([^{}]*)\}")
-_NAME = re.compile(r"\.*[\w-]+(?:\.[\w-]+|\[\w+\])*", re.ASCII)
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _ENVIRONMENT_ONLY = re.compile(r"\$\{oc\.env:[\w,.-]+\}", re.ASCII)
 _FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:")
-
-
-def oversized(values: Mapping[Any, Any]) -> list[Problem]:
-    """The keys whose interpolations would grow too large to be resolved; empty where all is well.
-
-    Twenty keys of which each is the one before it twice make a text of a megabyte; forty make a terabyte. So the size
-    is counted before anything is resolved. What refers to itself is OmegaConf's to tell.
-
-    Args:
-        values: nested plain values, as they were written.
-    """
-    sizes = _Sizes(values)
-    return [
-        Problem(key=key, message="grows too large: its interpolations refer to each other again and again")
-        for key, size in ((str(name), sizes.of((str(name),))) for name in values)
-        if size > _MAX_EXPANDED
-    ]
-
-
-class _Sizes:
-    """Characters that values come to once they are resolved, counted without resolving them."""
-
-    def __init__(self, values: Mapping[Any, Any]) -> None:
-        self.values = values
-        self.known: dict[tuple[str, ...], int] = {}
-
-    def of(self, path: tuple[str, ...]) -> int:
-        if path not in self.known:
-            self.known[path] = 0  # while it is counted: what refers to itself ends here
-            self.known[path] = self._count(node_at(self.values, path), path)
-        return self.known[path]
-
-    def _count(self, node: object, path: tuple[str, ...]) -> int:
-        if isinstance(node, Mapping):
-            return sum(self.of((*path, str(name))) for name in node)
-        if isinstance(node, list):
-            return sum(self.of((*path, str(number))) for number in range(len(node)))
-        if not isinstance(node, str):
-            return 1
-        return len(node) + sum(self._referred(body, path) for body in references(node))
-
-    def _referred(self, body: str, path: tuple[str, ...]) -> int:
-        if body.startswith("oc.env:"):
-            return len(os.environ.get(body.removeprefix("oc.env:").partition(",")[0], ""))
-        return sum(self.of(target) for name in _NAME.findall(body) if (target := absolute(name, path)) is not None)
-
-
-def references(text: str) -> Iterator[str]:
-    """What stands between the braces of each interpolation of a text, inner ones first."""
-    for _ in range(text.count("${")):
-        inner = _INTERPOLATION.findall(text)
-        if not inner:
-            return
-        yield from inner
-        text = _INTERPOLATION.sub("", text)
-
-
-def absolute(name: str, path: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The place that a name in an interpolation means: `.x` is beside the value at `path`, `..x` one level up."""
-    dots = len(name) - len(name.lstrip("."))
-    parts = tuple(part for part in re.split(r"[.\[\]]", name.lstrip(".")) if part)
-    if dots > len(path):
-        return None
-    return (*path[:-dots], *parts) if dots else parts
 
 
 def node_at(values: object, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever YAML can hold
@@ -107,35 +40,23 @@ def from_environment(values: Mapping[Any, Any]) -> dict[str, str]:
     A reference to another key is replaced by what is written there, so that each stands for itself.
 
     Args:
-        values: nested plain values as they were written, not oversized.
+        values: nested plain values as they were written, which can be resolved within bounds.
     """
     found = {}
-    for path, text in _texts(values, ()):
-        written = _spelt_out(values, text, path, depth=0)
+    for path, text in texts(values, ()):
+        written = _spelt_out(values, text, path)
         if _FROM_ENVIRONMENT.search(written):
             found[".".join(path)] = written
     return found
 
 
-def _texts(node: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(node, str):
-        yield path, node
-    elif isinstance(node, Mapping | list):
-        named = node.items() if isinstance(node, Mapping) else enumerate(node)
-        for name, child in named:
-            yield from _texts(child, (*path, str(name)))
-
-
-def _spelt_out(values: Mapping[Any, Any], text: str, path: tuple[str, ...], depth: int) -> str:
-    if depth > len(path) + 100:
-        return text
-
+def _spelt_out(values: Mapping[Any, Any], text: str, path: tuple[str, ...]) -> str:
     def written(match: re.Match[str]) -> str:
-        target = absolute(match[1], path) if _NAME.fullmatch(match[1]) else None
+        target = absolute(match[1], path) if ":" not in match[1] else None
         child = node_at(values, target) if target is not None else None
-        return _spelt_out(values, child, target, depth + 1) if isinstance(child, str) and target else match[0]
+        return _spelt_out(values, child, target) if isinstance(child, str) and target else match[0]
 
-    return _INTERPOLATION.sub(written, text)
+    return _REFERENCE.sub(written, text)
 
 
 def as_written(problem: Problem, values: Mapping[str, Any], written: Mapping[str, str]) -> Problem:
@@ -169,7 +90,7 @@ def passwords(values: Mapping[Any, Any]) -> list[Problem]:
             message=f"{masked(text)} holds a password, which would be saved",
             hint="put the address into an environment variable and write '${oc.env:NAME}' for it",
         )
-        for path, text in _texts(values, ())
+        for path, text in texts(values, ())
         if masked(text) != text and "${" not in text
     ]
 
@@ -180,10 +101,10 @@ def interpolated(values: Mapping[Any, Any]) -> list[str]:
     The runner saves values, and of `dist` and `sweep` what was left to the environment. A folder that comes from
     elsewhere does not have this machine's environment put into whatever else it likes.
     """
-    texts = ((".".join(path), text) for path, text in _texts(values, ()))
+    found = ((".".join(path), text) for path, text in texts(values, ()))
     return [
         key
-        for key, text in texts
+        for key, text in found
         if "${" in (_ENVIRONMENT_ONLY.sub("", text) if key.startswith(("dist.", "sweep.")) else text)
     ]
 
@@ -192,10 +113,10 @@ def resolved(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, str]]
     """The values of a saved config, and those that come from the environment as they were written.
 
     Raises:
-        ConfigError: an interpolation leads nowhere, or they grow too large.
+        ConfigError: an interpolation leads nowhere, or can't be resolved within bounds.
     """
-    if too_large := oversized(values):
-        raise ConfigError(too_large)
+    if problems := unresolvable(values):
+        raise ConfigError(problems)
     try:
         found = OmegaConf.to_container(OmegaConf.create(dict(values)), resolve=True)
     except OmegaConfBaseException as error:

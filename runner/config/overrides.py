@@ -67,9 +67,13 @@ def _quoted(key: str, rest: str, *, has_list: bool = True) -> str:
 
 def refused(override: str) -> Problem | None:
     """What is wrong with an override by itself, whatever else is typed; None where nothing is."""
+    try:
+        parsed = parsed_override(permissive(override))
+    except ConfigError as error:
+        return error.problems[0]
     group = plain(override).partition("=")[0].partition("@")[0]
     is_option = (group in GROUPS or "/" in group) and not override.startswith("~")
-    return (_climbing_name(override) if is_option else None) or _swapped_variant(override)
+    return (_climbing_name(override, parsed) if is_option else None) or _swapped_variant(override)
 
 
 def _swapped_variant(argument: str) -> Problem | None:
@@ -96,14 +100,19 @@ def parsed_override(override: str) -> Override:
     try:
         (parsed,) = OverridesParser.create().parse_overrides([override])
     except Exception as error:
-        problem = translate(error, [override])
-        if problem is None:
-            raise
-        raise ConfigError([problem]) from error
+        # Only Hydra's grammar is at work here: whatever it stumbles over is a mistake of what was typed.
+        raise ConfigError([translate(error, [override]) or _unreadable(override, error)]) from error
     values = parsed.value()
     if isinstance(values, RangeSweep):
         _check_range(parsed, values)
     return parsed
+
+
+def _unreadable(override: str, error: Exception) -> Problem:
+    is_long = "digits" in str(error)  # for which Python has a limit
+    why = "a number in it has too many digits" if is_long else f"Hydra's grammar fails with {error!r}"
+    key = plain(override).partition("=")[0]
+    return Problem(key=key, message=f"this value can't be read: {why}", origin=COMMAND_LINE)
 
 
 def _check_range(override: Override, values: RangeSweep) -> None:
@@ -114,17 +123,9 @@ def _check_range(override: Override, values: RangeSweep) -> None:
     raise ConfigError([Problem(key=plain(override.get_key_element()), message=message, origin=COMMAND_LINE)])
 
 
-def _climbing_name(override: str) -> Problem | None:
-    """What is wrong with the name of an option that an override chooses: it must lie in the folder of its group.
-
-    Args:
-        override: of a config group.
-    """
+def _climbing_name(override: str, parsed: Override) -> Problem | None:
+    """What is wrong with the name of an option: it must lie in the folder of its group."""
     key = plain(override).partition("=")[0]
-    try:
-        parsed = parsed_override(override)
-    except ConfigError:
-        return None  # Hydra tells what it can't read.
     if parsed.is_delete() and parsed.value_type is None:
         return None
     for name in _names(parsed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,10 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from omegaconf import Container, OmegaConf
 
+from runner.base.errors import ConfigError
 from runner.base.untrusted import MAX_YAML_BYTES, UntrustedFileError, parse_yaml, read_text
 from runner.config.overrides import OPTION_NAME
+from runner.config.references import unreadable
 
 _HEADER_CHARACTERS = 512
 _SEARCH_PATH = "hydra.searchpath=["
@@ -41,12 +44,16 @@ class OwnFiles(ConfigSource):
 
         Raises:
             UntrustedFileError: it is no regular file, no YAML within the limits, or lists what lies outside.
+            ConfigError: it holds an interpolation that is not taken.
         """
         file = self._file(self._normalize_file_name(config_path))
         if file is None:
             raise ConfigLoadError(f"Config not found : {Path(self.path) / config_path}")
         text = read_text(file, max_bytes=MAX_YAML_BYTES)
-        _check_defaults(parse_yaml(text, str(file)), file)
+        values = parse_yaml(text, str(file))
+        _check_defaults(values, file)
+        if problems := unreadable(values):  # before OmegaConf parses them
+            raise ConfigError([dataclasses.replace(problem, origin=f"from {file}") for problem in problems])
         # Hydra's own loader from here on: it tells duplicate keys and reads 1e-3 as a number.
         with file.open(encoding="utf-8") as stream:
             config = OmegaConf.load(stream)

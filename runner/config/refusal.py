@@ -62,10 +62,20 @@ def translate(error: Exception, arguments: Sequence[str]) -> Problem | None:  # 
 
 
 def _as_it_is(error: Exception) -> Problem:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    errors: list[Any] = [error, *([error.__cause__] if isinstance(error, HydraException) and error.__cause__ else [])]
+    lines = [line.strip() for shown in errors for line in str(shown).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("full_key:", "object_type=", "reference_type="))]
-    key = str(getattr(error, "full_key", None) or "")
+    # OmegaConf writes it into the message of an error that is not its own.
+    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key: ")), "")
+    key = next((str(shown.full_key) for shown in errors if getattr(shown, "full_key", None)), key)
     return Problem(key=key, message="; ".join(told) or type(error).__name__)
+
+
+def stumbled(error: Exception) -> Problem:
+    """What Hydra did not foresee, as far as it tells the key that it stumbles over."""
+    told = _as_it_is(error)
+    message = f"this can't be composed: {type(error).__name__}: {told.message}"
+    return dataclasses.replace(told, message=message)
 
 
 def _unreadable_override(error: OverrideParseException) -> Problem:

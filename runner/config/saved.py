@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf, flag_override
 
 from runner.base.errors import CheckpointError, ConfigError, Problem
 from runner.base.untrusted import UntrustedFileError, read_yaml
-from runner.config.composing import compose_values
+from runner.config.composing import compose_values, limited_time
 from runner.config.conf_folder import group_options
 from runner.config.interpolation import as_written, interpolated, resolved
-from runner.config.overrides import GROUPS, choices_of_groups, permissive, refused
+from runner.config.overrides import GROUPS, choices_of_groups, parsed_override, permissive, refused
 from runner.config.own_files import search_path
 from runner.config.refusal import COMMAND_LINE, override_behind, plain, translate, unknown_option, with_origin
 from runner.config.schema import VARIANT_KEYS, Config
@@ -132,7 +131,8 @@ def saved_config(values: Mapping[str, Any], *, is_trained: bool = False) -> Conf
     Raises:
         ConfigError: with every mistake.
     """
-    found, written = resolved(values)
+    with limited_time():
+        found, written = resolved(values)
     try:
         return judge(found, is_trained=is_trained).with_written(written)
     except ConfigError as error:
@@ -165,7 +165,7 @@ def read_values(run_dir: Path) -> dict[str, Any]:
 def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     if problems := [problem for override in overrides if (problem := refused(override))]:
         raise ConfigError(problems)
-    typed = OverridesParser.create().parse_overrides([permissive(override) for override in overrides])
+    typed = [parsed_override(permissive(override)) for override in overrides]
     swept = [override.input_line for override in typed if override.is_sweep_override()]
     if swept:
         raise ConfigError([Problem(key="", message=f"{swept[0]!r} has several values; a saved run takes one")])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import warnings
-
 import numpy as np
 from matplotlib.figure import Figure
 
 from runner.evaluation.confusion import Confusion, shares_of_rows
+from runner.evaluation.drawing import drawn
 
 _MAX_NUMBERED = 25  # with more classes numbers would not fit into the cells
 _MAX_NAMED = 60  # with more classes names would overlap
@@ -37,18 +35,13 @@ def confusion_png(confusion: Confusion, classes: tuple[str, ...]) -> bytes:
     axes.set(xlabel="predicted", ylabel="true")
     if num_classes <= _MAX_NAMED:
         names = [_shortened(name) for name in classes]
-        axes.set_xticks(range(num_classes), names, rotation=90, parse_math=False)
-        axes.set_yticks(range(num_classes), names, parse_math=False)
+        axes.set_xticks(range(num_classes), names, rotation=90)
+        axes.set_yticks(range(num_classes), names)
     if num_classes <= _MAX_NUMBERED:
         for (row, column), count in np.ndenumerate(matrix):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{count}" if count else "", ha="center", va="center", color=colour, fontsize=8)
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # Names in scripts that the font lacks are drawn as boxes; the tables have them right.
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return drawn(figure, "png")
 
 
 def _shortened(name: str) -> str:

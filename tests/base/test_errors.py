@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.base import errors
-from runner.base.errors import ConfigError, Problem, RunnerError
+from runner.base.errors import ConfigError, Problem, RunnerError, UsageError
 
 NAMED = sorted(
     name
@@ -37,3 +37,24 @@ def test_several_problems_are_numbered_and_values_read_as_in_yaml():
 def test_errors_cross_processes(error):
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.name) == (type(error), str(error), error.name)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("--" + "x" * 3_000_000 + " is no flag"),
+        ConfigError([Problem(key="a" * 3_000_000, message="b", hint="is no flag")]),
+        ConfigError([Problem(key=f"key{number}", message="is no flag") for number in range(10_000)]),
+    ],
+)
+def test_a_message_of_any_length_is_shown_in_some_thousand_characters(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert str(error) == str(again)
+    assert len(str(error)) < 10_100
+    assert str(error).endswith("is no flag")
+    assert "characters left out" in str(error)
+
+
+def test_a_list_of_mistakes_of_a_usual_length_is_shown_as_a_whole():
+    error = ConfigError([Problem(key=f"key{number}", message="must be a whole number") for number in range(150)])
+    assert str(error).count("must be") == 150

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
+
 import pytest
 
 from runner.base.masked import masked, masked_values
@@ -14,6 +18,7 @@ from runner.base.masked import masked, masked_values
         ("sqlite:////a/b.db", "sqlite:////a/b.db"),
         ("https://host/a@b", "https://host/a@b"),
         ("anna@host", "anna@host"),
+        (f"{'x' * 99}://anna:s3cret@host", f"{'x' * 99}://***@host"),
     ],
 )
 def test_user_information_is_masked(text, shown):
@@ -25,3 +30,22 @@ def test_values_are_masked_wherever_they_stand():
         "a": ["x://***@h", 1, None],
         "b": {"c": ["y://***@h"]},
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'a' * 3_000_000",
+        "'a' * 3_000_000 + '://'",
+        "'a' * 3_000_000 + '://x:y@z'",
+        "'a://' + 'b' * 3_000_000",
+        "'a://' + ':' * 3_000_000 + '@'",
+        "'a://b' * 600_000",
+        "'://' * 1_000_000",
+        "'@' * 3_000_000",
+    ],
+)
+def test_long_texts_of_any_shape_are_read_once(text):
+    code = f"from runner.base.masked import masked; text = {text}; assert masked(text).replace('***', '')"
+    limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (20, 20))  # noqa: E731
+    assert subprocess.run([sys.executable, "-c", code], preexec_fn=limit, check=False).returncode == 0

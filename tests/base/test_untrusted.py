@@ -84,7 +84,13 @@ def test_yaml_that_is_refused(text, why):
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("[" * 50_000, "too deep"), ("NaN", "NaN"), ("9" * 5_000, "no JSON"), ("{", "no JSON"), ("", "no JSON")],
+    [
+        ("[" * 50_000, "too deep"),
+        ("NaN", "NaN"),
+        ("9" * 5_000, "number is too long"),
+        ("{", "no JSON"),
+        ("", "no JSON"),
+    ],
 )
 def test_json_that_is_refused(text, why):
     with pytest.raises(UntrustedFileError, match=why):
@@ -101,3 +107,31 @@ def test_plain_values_are_read_as_they_stand():
 def test_escape_sequences_are_shown_not_obeyed():
     assert printable("a\x1b]0;title\x07\nb") == "a\\x1b]0;title\\x07\\x0ab"
     assert printable("Ameise 🐜 été") == "Ameise 🐜 été"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "0x" + "f" * 6_000,
+        "9" * 5_000,
+        "0b" + "1" * 1_100,
+        "1" + ":1" * 100_000,
+        "1" + ":1" * 300 + ".5",
+        "1." + "0" * 300,
+    ],
+)
+def test_a_number_that_is_too_long_is_told_with_its_place(number):
+    with pytest.raises(UntrustedFileError, match=r"x\.yaml, line 2, column 6: this number is too long"):
+        parse_yaml(f"a: 1\nb: [{number[:0]} {number}]\n", "x.yaml")
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 248, "9" * 250, "5" + ":59" * 80, "0b" + "1" * 248])
+def test_numbers_that_are_read_fit_into_a_float(number):
+    (value,) = parse_yaml(f"[{number}]", "x.yaml")
+    assert isinstance(value, int)
+    assert float(value) > 1e70
+    assert str(value)
+
+
+def test_a_large_sexagesimal_with_a_fraction_is_no_crash():
+    assert parse_yaml("[1:59.5]", "x.yaml") == [119.5]

@@ -111,7 +111,7 @@ REFUSED = [
     (("model.weights=IMAGENET1K_V2",), "model.weights", ["allowed: IMAGENET1K_V1, DEFAULT"]),
     # Interpolations.
     (("seed=${nowhere.to.be.found}",), "seed", ["'nowhere.to.be.found' not found", "from the command line"]),
-    (("trainer.epochs=${trainer.epochs}",), "trainer.epochs", ["Recursive"]),
+    (("trainer.epochs=${trainer.epochs}",), "trainer.epochs", ["refers to itself", "from the command line"]),
     (("data.normalize.mean=['${nowhere}',0.5,0.5]",), "data.normalize.mean.0", ["'nowhere' not found"]),
     # What is not read as it was meant.
     (("trainer.epochs=1,2",), "trainer.epochs", ["started with -m"]),

@@ -8,7 +8,7 @@ import pytest
 
 from runner.base.errors import ConfigError
 from runner.config.compose import compose_one, to_yaml
-from runner.config.interpolation import from_environment, oversized, passwords, resolved
+from runner.config.interpolation import from_environment, passwords, resolved
 from runner.config.saved import load_saved
 
 SECRET = "s3cret-t0ken"
@@ -28,19 +28,6 @@ def test_references_are_spelt_out_and_others_left_alone():
         "b.d": "at ${oc.env:X}!",
         "g.0": "at ${oc.env:X}",
     }
-
-
-@pytest.mark.parametrize(
-    ("values", "keys"),
-    [
-        ({"a": "x" * 9, "b": "${a}${a}"}, []),
-        ({"x0": "a" * 8, **{f"x{n + 1}": f"${{x{n}}}${{x{n}}}" for n in range(40)}}, [f"x{n}" for n in range(16, 41)]),
-        ({"a": {"b": "x" * 600_000, "c": "${.b}"}}, ["a"]),
-        ({"a": "${a}"}, []),  # OmegaConf tells
-    ],
-)
-def test_what_would_grow_too_large_is_found_without_resolving_it(values, keys):
-    assert [problem.key for problem in oversized(values)] == keys
 
 
 def test_a_typed_password_is_refused_and_not_shown():

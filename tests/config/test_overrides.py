@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from runner.base.errors import ConfigError, UsageError
-from runner.config.compose import compose_jobs
+from runner.cli.call import read_own
+from runner.config.compose import compose_jobs, compose_one
 from runner.config.overrides import parsed_override
+from runner.config.schema.calls import RunsListCall
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,17 @@ def test_completion_is_for_shells(monkeypatch):
     monkeypatch.delenv("COMP_LINE", raising=False)
     with pytest.raises(UsageError, match="COMP_LINE"):
         compose_jobs(["-sc", "query=bash"], lambda job: None)
+
+
+@pytest.mark.parametrize("key", ["trainer.epochs", "data", "experiment", "+nosuch"])
+def test_a_number_of_too_many_digits_is_told_with_its_key(key):
+    with pytest.raises(ConfigError, match=rf"^{key.lstrip('+')}: this value can't be read: .* too many digits"):
+        compose_one([f"{key}={'9' * 5_000}"])
+    with pytest.raises(ConfigError, match=r"^limit: this value can't be read: .* too many digits"):
+        read_own("runs list", RunsListCall, [f"limit={'9' * 5_000}"])
+
+
+def test_what_hydra_does_not_expect_is_told_with_its_key():
+    typed = ["seed=1,2", "hydra/sweeper=basic", "+hydra.sweeper.params={seed:{a:1}}"]
+    with pytest.raises(ConfigError, match=r"^hydra\.sweeper\.params: "):
+        compose_jobs(typed, lambda _: None)

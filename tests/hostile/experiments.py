@@ -117,6 +117,17 @@ BODIES = {
     "interpolation of the root": "trainer: {epochs: '${trainer}'}\n",
     "a deep interpolation": "seed: " + "${" * 2000 + "seed" + "}" * 2000,
     "interpolation of itself": "seed: ${seed}\n",
+    "interpolation of itself, twice": "data: {root: '${data.root}${data.root}'}\n",
+    "interpolation of an alphabet": "\u00e90: x\n"
+    + "".join(f"\u00e9{n + 1}: '{f'${{é{n}}}' * 2}'\n" for n in range(30)),
+    "interpolation of signs": "a+0: x\n" + "".join(f"a+{n + 1}: '{f'${{a+{n}}}' * 2}'\n" for n in range(30)),
+    "interpolation by computed names": "a0: x\nz0: 0\n"
+    + "".join(f"z{n}: {n}\na{n}: '{f'${{a${{z{n - 1}}}}}' * 2}'\n" for n in range(1, 30)),
+    "interpolation through another": "b: {c: x}\na0: ${b}\n"
+    + "".join(f"a{n}: {{c: '{f'${{a{n - 1}.c}}' * 2}'}}\n" for n in range(1, 30)),
+    "a very deep interpolation": "data: {root: '" + "${" * 20_000 + "a" + "}" * 20_000 + "'}\n",
+    "an interpolation that does not end": "data: {root: '${'}\n",
+    "a long scheme": "data: {root: '" + "a" * 200_000 + "://'}\n",
     "the environment": "seed: ${oc.env:RUNNER_SECRET}\n",
     "the environment in a text": "output_dir: ${oc.env:RUNNER_SECRET}\n",
     "the environment decoded": "trainer: {epochs: '${oc.decode:${oc.env:RUNNER_SECRET}}'}\n",
@@ -144,7 +155,10 @@ BODIES = {
     "a lone surrogate": 'output_dir: "\\ud800"\n',
     "a long number": "trainer: {epochs: " + "9" * 400 + "}\n",
     "a very long number": "trainer: {epochs: " + "9" * 5000 + "}\n",
+    "a very long number of hexadecimals": "trainer: {epochs: 0x" + "f" * 6000 + "}\n",
     "a sexagesimal": "seed: 190:20:30\n",
+    "a long sexagesimal": "seed: 1" + ":1" * 100_000 + "\n",
+    "a long sexagesimal with a fraction": "seed: 1" + ":1" * 300 + ".5\n",
     "a float for an integer": "trainer: {epochs: 1e400}\n",
     "not a number": "optimizer: {lr: .nan}\n",
     "infinite": "optimizer: {lr: .inf}\n",

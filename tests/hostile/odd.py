@@ -55,6 +55,7 @@ TEXTS: dict[str, bytes] = {
     "deep object": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
     "a long number": b"1" * 5_000,
     "a long number inside": b'{"status": ' + b"9" * 5_000 + b"}",
+    "a long number of hexadecimals": b"seed: 0x" + b"f" * 6_000,
     "a list": b"[]",
     "a text": b'"x"',
     "null": b"null",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from runner.evaluation.drawing import drawn
 
 _SIZE_INCHES = (4.6, 2.5)
 _VALIDATION, _TRAINING, _AVERAGE = "#1d4ed8", "#94a3b8", "#059669"
@@ -102,10 +103,9 @@ def _picture(title: str, lines: tuple[_Line, ...], rows: Sequence[dict[str, Any]
         look: dict[str, Any] = {"color": line.color, "linestyle": line.style, "marker": marker, "label": line.label}
         axes.plot(*zip(*points, strict=True), clip_on=False, **look)
     _finish(axes, is_share=title == "Accuracy", num_lines=len(shown))
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = drawn(figure, "svg", transparent=True, metadata={"Date": None})
     last = ", ".join(f"{line.label} {rows[-1][line.key]:.4g}" for line in shown)
-    encoded = base64.b64encode(buffer.getvalue()).decode()
+    encoded = base64.b64encode(svg).decode()
     return Picture(
         title=title,
         source=f"data:image/svg+xml;base64,{encoded}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from runner.evaluation.drawing import drawn
 
 _DONE, _PRUNED = "#1f6fb4", "#b8860b"
 _NUM_DECADES_FOR_LOG = 1.5
@@ -19,11 +20,9 @@ _NUM_DECADES_FOR_LOG = 1.5
 
 def as_svg(figure: Figure) -> str:
     """The picture without the head of an XML file, the same for the same data."""
-    text = io.StringIO()
     # Ids are hashed with a fixed salt; a date would make each page another.
     with mpl.rc_context({"svg.hashsalt": "runner", "svg.fonttype": "path"}):
-        figure.savefig(text, format="svg", metadata={"Date": None}, bbox_inches="tight")
-    svg = text.getvalue()
+        svg = drawn(figure, "svg", metadata={"Date": None}, bbox_inches="tight").decode()
     return svg[svg.index("<svg") :]
 
 
@@ -58,6 +57,9 @@ def scatter(values: Sequence[str], scores: Sequence[float], pruned: Sequence[boo
     colors = [_PRUNED if is_pruned else _DONE for is_pruned in pruned]
     axes.scatter(places.of_values, scores, c=colors, s=18)
     axes.set(xlabel=key, ylabel=metric, xscale="log" if places.is_log else "linear")
+    if places.is_log:  # matplotlib would write powers of ten as formulas
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     if places.labels:
         axes.set_xticks(range(len(places.labels)), places.labels, rotation=30, ha="right", fontsize=8)
     return figure

@@ -73,3 +73,9 @@ def test_numbers_stand_in_their_place_and_words_in_a_row():
     assert positions(["0.001", "1"]).is_log
     words = positions(["b", "a", "b"])
     assert (words.of_values, words.labels) == ([0, 1, 0], ["b", "a"])
+
+
+def test_keys_and_values_are_no_formulas(folder, add_trial):
+    for number, lr in enumerate((0.001, 0.01, 0.1, 1.0)):
+        add_trial({"k$\\frac{$": str(lr), "model": ("$\\frac{$", "b")[number % 2]}, [0.2 + lr / 2])
+    assert page_of(folder).count("<svg") == 5
