@@ -8,7 +8,6 @@ from typing import Any
 
 import runner
 from runner.base.spreadsheet import csv_lines
-from runner.config.compose import to_yaml
 from runner.data.fingerprint import fingerprint
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits
@@ -65,7 +64,7 @@ def make_run(
     folder.mkdir(parents=True)
     (folder / "logs").mkdir()
     (folder / "logs" / "rank_0.log").write_text("")
-    (folder / "config.yaml").write_text(to_yaml(runner.load_config(list(overrides))))
+    (folder / "config.yaml").write_text(runner.load_config(list(overrides)).to_yaml())
     (folder / "run.json").write_text(json.dumps(record(**facts)))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(values) + "\n" for values in rows))
     return folder

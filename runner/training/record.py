@@ -12,7 +12,6 @@ import torch
 
 from runner.base.console import FILE_ONLY, LOGGER
 from runner.base.errors import CheckpointError, OutputError, RunnerError, StoppedOnRequest
-from runner.config.compose import to_yaml
 from runner.config.schema import Config
 from runner.data.loader.balance import weights_by_class
 from runner.data.splits import Splits
@@ -34,7 +33,7 @@ from runner.training.summary import facts_of_data
 def begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, attempt: Attempt) -> None:
     """Write what explains the run, before anything can go wrong."""
     git = provenance.git_state(Path.cwd())
-    folder.write("config.yaml", to_yaml(config))
+    folder.write("config.yaml", config.to_yaml())
     folder.write("environment.txt", provenance.installed_packages())
     if git.patch:
         folder.write("source.patch", git.patch.encode(errors="surrogateescape"))

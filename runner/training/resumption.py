@@ -9,7 +9,6 @@ import torch
 
 from runner.base.console import LOGGER
 from runner.base.errors import CheckpointError
-from runner.config.compose import to_yaml
 from runner.config.schema import Config
 from runner.data.fingerprint import Content, differences, fingerprint
 from runner.data.splits import Splits
@@ -100,7 +99,7 @@ def go_back(
     folder.cut_metrics(progress.epoch)
     store.go_back_to(checkpoint, progress.best.checkpoint if progress.best is not None else None)
     folder.clean()
-    folder.write("config.yaml", to_yaml(config))
+    folder.write("config.yaml", config.to_yaml())
     told = {"overrides": list(attempt.overrides), "command": attempt.command}
     folder.reopen(told, best=summary_of_best(progress.best))
     if damaged is not None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ConfigError, UsageError
-from runner.config.compose import Job, compose_jobs, compose_one
+from runner.config.compose import compose_one
+from runner.config.composing import Job
+from tests.composed import compose_jobs
 
 HEADER = "# @package _global_\n"
 # What each would do, if Hydra were to carry it out: {made} is a path that must not come into being.

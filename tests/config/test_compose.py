@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ConfigError
-from runner.config.compose import Job, compose_jobs, to_yaml
+from runner.config.composing import Job
 from runner.config.conf_folder import group_options
 from runner.config.overrides import permissive
+from tests.composed import compose_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = "# @package _global_\n"
@@ -440,7 +441,7 @@ def test_a_config_survives_as_yaml(tmp_path):
     from runner.config.schema.judge import judge
 
     config = composed("optimizer=adamw", "data=torchvision", "model.weights=IMAGENET1K_V1").config
-    assert judge(yaml.safe_load(to_yaml(config))) == config
+    assert judge(yaml.safe_load(config.to_yaml())) == config
 
 
 @pytest.mark.parametrize(
@@ -524,7 +525,7 @@ def test_help_is_given_without_torch(tmp_path):
 def test_composing_and_judging_import_no_torch(tmp_path):
     script = (
         "import sys\n"
-        "from runner.config.compose import compose_jobs\n"
+        "from tests.composed import compose_jobs\n"
         "compose_jobs(['model.weights=IMAGENET1K_V1'], lambda job: None)\n"
         "import runner.config.reference\n"
         "print([name for name in ('torch', 'torchvision', 'sklearn', 'tensorboard') if name in sys.modules])\n"

@@ -12,9 +12,9 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from runner.base.errors import ConfigError
-from runner.config.compose import Job, compose_jobs
-from runner.config.composing import compose_values
+from runner.config.composing import Job, compose_values
 from runner.config.conf_folder import CONF_DIR
+from tests.composed import compose_jobs
 
 
 def _by_hydra(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:

@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from runner.base.errors import ConfigError
-from runner.config.compose import Job, compose_jobs
+from runner.config.composing import Job
 from runner.config.conf_folder import CONF_DIR
 from runner.config.schema.base import Section
 from runner.config.schema.judge import MISSING
+from tests.composed import compose_jobs
 
 # Options that can't stand alone.
 NEEDED = {

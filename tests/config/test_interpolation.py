@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runner.base.errors import ConfigError
-from runner.config.compose import compose_one, to_yaml
+from runner.config.compose import compose_one
 from runner.config.interpolation import from_environment, passwords, resolved
 from runner.config.saved import load_saved
 
@@ -43,13 +43,13 @@ def test_what_comes_from_the_environment_is_used_and_saved_as_it_was_written(tmp
     job = compose_one(["sweep.storage=${oc.env:MY_STORAGE}", "dist.slurm.account=${oc.env:MY_SECRET}"])
     assert job is not None
     assert job.config.dist.slurm.account == SECRET
-    saved = to_yaml(job.config)
+    saved = job.config.to_yaml()
     assert SECRET not in saved + json.dumps(job.config.to_save())
     (tmp_path / "config.yaml").write_text(saved)
     again = load_saved(tmp_path, ["dist.slurm.partition=${oc.env:MY_SECRET}"])
     assert again.dist.slurm.account == SECRET
     assert again.sweep.storage is None, "a saved one is connected with only where it is typed again"
-    assert SECRET not in to_yaml(again)
+    assert SECRET not in again.to_yaml()
     assert again.to_save()["dist"]["slurm"]["partition"] == "${oc.env:MY_SECRET}"
 
 

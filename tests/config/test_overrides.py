@@ -4,9 +4,10 @@ import pytest
 
 from runner.base.errors import ConfigError, UsageError
 from runner.cli.call import read_own
-from runner.config.compose import compose_jobs, compose_one
+from runner.config.compose import compose_one
 from runner.config.overrides import parsed_override
 from runner.config.schema.calls import RunsListCall
+from tests.composed import compose_jobs
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from runner.config.compose import Job, compose_jobs
+from runner.config.composing import Job
 from runner.config.conf_folder import CONF_DIR, group_options
 from runner.config.reference import config_page, experiment_schema, help_text
 from runner.config.reference.described import descriptions
@@ -26,6 +26,7 @@ from runner.config.reference.words import allowed
 from runner.config.schema import Config
 from runner.config.schema.judge import variants_of
 from runner.config.schema.transforms import Normalize, Transform
+from tests.composed import compose_jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {"train": "train an experiment", "validate": "check what train would refuse"}

@@ -337,10 +337,9 @@ def test_other_classes_and_other_images_are_refused(tmp_path, tiny, monkeypatch)
     ],
 )
 def test_changes_are_judged(tiny, tmp_path, overrides, allow, refused):
-    from runner.config.compose import to_yaml
 
     saved = runner.load_config(tiny("model=resnet18"))
-    (tmp_path / "config.yaml").write_text(to_yaml(saved))
+    (tmp_path / "config.yaml").write_text(saved.to_yaml())
     wanted = load_saved(tmp_path, overrides)
     try:
         notes = judge_changes(saved, wanted, finished_epochs=2, allow=allow)
@@ -676,10 +675,9 @@ def test_a_resumed_run_lets_go_of_its_checkpoint_before_it_trains(tiny, tmp_path
 
 
 def test_a_change_is_told_without_what_comes_from_the_environment(tiny, tmp_path, monkeypatch):
-    from runner.config.compose import to_yaml
 
     monkeypatch.setenv("GATHERED_AT", "sesame.example:29500")
-    (tmp_path / "config.yaml").write_text(to_yaml(runner.load_config(tiny("dist.rendezvous=${oc.env:GATHERED_AT}"))))
+    (tmp_path / "config.yaml").write_text(runner.load_config(tiny("dist.rendezvous=${oc.env:GATHERED_AT}")).to_yaml())
     saved = load_saved(tmp_path, only_reads=True)
     assert saved.dist.rendezvous == "sesame.example:29500"
     other = load_saved(tmp_path, ["dist.rendezvous=null"])

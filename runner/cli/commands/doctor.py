@@ -8,7 +8,8 @@ from runner.base import console
 from runner.base.errors import EXIT_DONE, ConfigError, Problem, UsageError
 from runner.cli.call import read_call
 from runner.config.arguments import MULTIRUN
-from runner.config.compose import Job, compose_one
+from runner.config.compose import compose_one
+from runner.config.composing import Job
 from runner.config.schema.calls import DoctorCall
 from runner.data.splits import combined
 from runner.launch.environment import adopted_place

@@ -14,7 +14,8 @@ from runner.base.within_folder import refuse_ways_out
 from runner.cli.call import read_call
 from runner.cli.commands.train import train_job_of_sweep
 from runner.config.arguments import read_command_line
-from runner.config.compose import compose_jobs
+from runner.config.compose import compose
+from runner.config.multirun import Multirun
 from runner.config.saved import TypedCommand, load_saved
 from runner.config.schema import Config
 from runner.config.schema.calls import ResumeCall
@@ -113,7 +114,9 @@ def _resume_sweep(folder: Path, overrides: list[str], folders: Sequence[Path]) -
         # After what is kept, whatever that says: it writes nowhere else.
         here = [f"sweep.dir={folder}", as_override("hydra.sweep.dir", str(folder))]
         typed = TypedCommand.for_sweep([f"sweep.dir={folder}", *overrides], folders)
-        compose_jobs(["-m", *flags, *kept, *here, *overrides], train_job_of_sweep, typed)
+        sweep = compose(["-m", *flags, *kept, *here, *overrides], typed)
+        assert isinstance(sweep, Multirun), "-m asks for one"
+        sweep.carry_out(train_job_of_sweep)
     return EXIT_DONE
 
 

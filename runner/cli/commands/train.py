@@ -10,9 +10,11 @@ from runner.base.console import LOGGER, show_error
 from runner.base.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, OutputError, RunnerError, StoppedOnRequest
 from runner.base.stop import StopRequest
 from runner.config.arguments import MULTIRUN
-from runner.config.compose import Job, compose_jobs
+from runner.config.compose import compose
+from runner.config.composing import Job
+from runner.config.multirun import Multirun
 from runner.config.saved import load_saved
-from runner.launch.environment import adopted_place
+from runner.launch.environment import Place, adopted_place
 from runner.launch.ranks.refused import refusals_told
 from runner.launch.slurm.submitted import Submission
 from runner.run.run_folder import read_record
@@ -32,29 +34,32 @@ def run(argv: list[str]) -> int:
         RunnerError: whatever the config, the data or the training raises; of a multirun the first.
     """
     place = adopted_place()
-    if place is not None and place.world_size != 1 and (flags := MULTIRUN & set(argv)):
-        raise LaunchError(
-            f"{min(flags)} within {place.starter}: each of the {place.world_size or 'many'} processes would run the "
-            "whole sweep. Start the sweep outside, python -m runner -m dist.procs_per_node=N …, which starts the "
-            "processes of each job itself, or -m dist=slurm, which submits each; or start one job here"
-        )
     if MULTIRUN & set(argv):
-        compose_jobs(argv, train_job_of_sweep)
-        return EXIT_DONE
+        _refuse_sweep_within(place)
     with StopRequest() as stop, refusals_told(place) as passed:
-
-        def train_passed(job: Job) -> None:
+        composed = compose(argv)
+        if isinstance(composed, Job):
             from runner.launch.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before
 
-            ready = preflight(job.config)
+            ready = preflight(composed.config)
             passed.set()
             from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
 
-            attempt = Attempt(overrides=job.overrides)
-            launch(ready, Training(attempt=attempt, hooks=training_hooks(job.config)), stop=stop)
-
-        compose_jobs(argv, train_passed)
+            training = Training(attempt=Attempt(overrides=composed.overrides), hooks=training_hooks(composed.config))
+            launch(ready, training, stop=stop)
+    if isinstance(composed, Multirun):
+        _refuse_sweep_within(place)
+        composed.carry_out(train_job_of_sweep)
     return EXIT_DONE
+
+
+def _refuse_sweep_within(place: Place | None) -> None:
+    if place is not None and place.world_size != 1:
+        raise LaunchError(
+            f"a sweep (-m) within {place.starter}: each of the {place.world_size or 'many'} processes would run the "
+            "whole sweep. Start the sweep outside, python -m runner -m dist.procs_per_node=N …, which starts the "
+            "processes of each job itself, or -m dist=slurm, which submits each; or start one job here"
+        )
 
 
 def train_job_of_sweep(job: Job) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from runner.base.console import show, show_error
 from runner.base.errors import EXIT_DONE, RunnerError
 from runner.cli.combinations import combinations
-from runner.config.compose import Job, compose_one
+from runner.config.compose import compose_one
+from runner.config.composing import Job
 
 
 def run(argv: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import yaml
 from pydantic import Field, PrivateAttr
 
 from runner.base.masked import masked_values
@@ -74,3 +75,7 @@ class Config(Section):
             if isinstance(node[last], str):
                 node[last] = text
         return values
+
+    def to_yaml(self) -> str:
+        """The values in the order of the schema, as they are saved and shown."""
+        return yaml.safe_dump(self.to_save(), sort_keys=False, allow_unicode=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from runner.base.console import LOGGER, log_to_file
 from runner.base.errors import LaunchError, OutputError
 from runner.base.untrusted import printable
-from runner.config.compose import to_yaml
 from runner.config.schema import Config
 from runner.launch.plan import LaunchPlan
 from runner.launch.slurm.slurm_job import SubmittedRun
@@ -100,7 +99,7 @@ def _enqueue(ready: Ready, run_dir: Path, training: Training) -> tuple[str, Path
     from submitit.core.utils import FailedJobError, FailedSubmissionError  # noqa: PLC0415
 
     if not training.attempt.is_resumed:
-        run_folder.RunFolder(run_dir).write("config.yaml", to_yaml(ready.config))
+        run_folder.RunFolder(run_dir).write("config.yaml", ready.config.to_yaml())
     # -P: the folder in which the job was typed is no place to import from.
     executor = SlurmExecutor(run_dir / "logs", python=f"{shlex.quote(sys.executable)} -P")
     executor.update_parameters(**_parameters(ready.config, ready.plan))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from runner.base.errors import ConfigError, Problem
-from runner.config.compose import Job, compose_jobs
+from runner.config.composing import Job
 from runner.config.schema.judge import judge, known_keys
+from tests.composed import compose_jobs
 
 # One option for each variant of each group.
 VARIANTS = (

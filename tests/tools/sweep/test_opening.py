@@ -11,8 +11,9 @@ import pytest
 
 from runner.base.errors import ConfigError, InvalidDatasetError, OutputError, RunnerError, TrialsFailedError
 from runner.cli.commands.resume import run as resume
-from runner.config.compose import Job, compose_jobs
+from runner.config.composing import Job
 from runner.tools.sweep.folder import SweepFolder
+from tests.composed import compose_jobs
 
 BEGUN = ("optimizer.lr=0.1,0.2", "trainer.epochs=3")
 

@@ -19,9 +19,10 @@ from runner.base.errors import (
     TrialsFailedError,
 )
 from runner.cli.commands.resume import run as resume
-from runner.config.compose import Job, compose_jobs
+from runner.config.composing import Job
 from runner.tools.sweep.folder import SweepFolder, Trial
 from runner.tools.sweep.outcome import Outcome
+from tests.composed import compose_jobs
 
 IN_PROCESS = ("-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine")
 
