@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import runner
-from runner.base.spreadsheet import csv_lines
+from runner.base.safe_text import csv_lines
 from runner.data.fingerprint import fingerprint
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits

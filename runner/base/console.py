@@ -24,7 +24,7 @@ from rich.text import Text
 
 from runner.base.errors import RunnerError
 from runner.base.files import named_write_errors
-from runner.base.masked import masked
+from runner.base.safe_text import masked
 from runner.base.untrusted import printable, printable_lines, shortened
 
 LOGGER = logging.getLogger("runner")

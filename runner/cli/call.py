@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from runner.base.errors import ConfigError, Problem, UsageError
+from runner.config import CONF_DIR
 from runner.config.arguments import MULTIRUN, check_sizes
-from runner.config.conf_folder import CONF_DIR
 from runner.config.overrides import as_typed, parsed_override
 from runner.config.refusal import COMMAND_LINE, stumbled, translate
 from runner.config.schema.base import Section

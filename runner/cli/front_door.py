@@ -72,7 +72,7 @@ def _bare_words(argv: Sequence[str]) -> list[int]:
 
 
 def _unknown(word: str) -> str:
-    from runner.config.conf_folder import group_options  # noqa: PLC0415 - only the unlucky pay for it
+    from runner.config import group_options  # noqa: PLC0415 - only the unlucky pay for it
     from runner.config.schema.judge import known_keys  # noqa: PLC0415
 
     close = difflib.get_close_matches(word, COMMANDS, n=1)

@@ -14,10 +14,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from runner.base.errors import ConfigError, Problem, UsageError
+from runner.config import group_options
 from runner.config.allowed_hydra import OUR_SWEEPER, SLURM_LAUNCHER, judge_hydra
 from runner.config.arguments import SHELL_COMPLETION, CommandLine, read_command_line
 from runner.config.composing import Job, checked_config, compose_values
-from runner.config.conf_folder import group_options
 from runner.config.multirun import Multirun, shown_by_hydra
 from runner.config.overrides import choices_of_groups, permissive, refused
 from runner.config.own_files import search_path

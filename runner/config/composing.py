@@ -23,8 +23,8 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.base.errors import ConfigError, Problem
 from runner.base.process import collection_paused
 from runner.base.timeline import new_name
+from runner.config import CONF_DIR
 from runner.config.allowed_hydra import judge_hydra
-from runner.config.conf_folder import CONF_DIR
 from runner.config.interpolation import as_written, from_environment, passwords
 from runner.config.references import unresolvable
 from runner.config.refusal import experiment_files, plain, with_origin

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.base.errors import ConfigError, Problem
-from runner.base.masked import masked
+from runner.base.safe_text import masked
 from runner.config.references import absolute, texts, unresolvable
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, flag_override
 
 from runner.base.errors import ConfigError, Problem
 from runner.base.timeline import new_name
+from runner.config import CONF_DIR, group_options
 from runner.config.composing import Job, checked_config, sweeps_named
-from runner.config.conf_folder import CONF_DIR, group_options
 from runner.config.refusal import override_behind, translate, unknown_option
 from runner.config.saved import TypedCommand
 

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf, flag_override
 
 from runner.base.errors import CheckpointError, ConfigError, Problem
 from runner.base.untrusted import UntrustedFileError, read_yaml
+from runner.config import group_options
 from runner.config.composing import compose_values, limited_time
-from runner.config.conf_folder import group_options
 from runner.config.interpolation import as_written, interpolated, resolved
 from runner.config.overrides import GROUPS, choices_of_groups, parsed_override, permissive, refused
 from runner.config.own_files import search_path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import CheckpointError, OutputError
 from runner.base.files import named_write_errors, write_atomic
-from runner.base.spreadsheet import csv_lines, nine_digits
+from runner.base.safe_text import csv_lines, nine_digits
 from runner.data.source import ImageSource
 from runner.evaluation.confusion import Confusion
 from runner.evaluation.subject import Subject

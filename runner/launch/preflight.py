@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.base.errors import PreflightError, Problem, RunnerError
 from runner.base.process import collection_paused
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 from runner.config.schema import Config
 from runner.config.schema.model import is_weights_file
 from runner.data.sources.paths import resolve_paths

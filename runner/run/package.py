@@ -21,7 +21,7 @@ from runner.base.files import (
     write_json,
 )
 from runner.base.untrusted import UntrustedFileError, read_json
-from runner.base.within_folder import refuse_ways_out
+from runner.base.user_paths import refuse_ways_out
 from runner.config.schema.base import Section
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.transforms import Normalize, Transform

@@ -24,7 +24,7 @@ from runner.base.files import (
     write_atomic,
     write_json,
 )
-from runner.base.masked import masked_values
+from runner.base.safe_text import masked_values
 from runner.base.timeline import Timeline, new_name, read_moment, written
 from runner.run.contents import RunRecord, Status, read_lines, read_object
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 from runner.config.schema import Config
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.transforms import Normalize

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from runner.base.masked import masked, masked_values
+from runner.base.safe_text import masked, masked_values
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,6 @@ def test_values_are_masked_wherever_they_stand():
     ],
 )
 def test_long_texts_of_any_shape_are_read_once(text):
-    code = f"from runner.base.masked import masked; text = {text}; assert masked(text).replace('***', '')"
+    code = f"from runner.base.safe_text import masked; text = {text}; assert masked(text).replace('***', '')"
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (20, 20))  # noqa: E731
     assert subprocess.run([sys.executable, "-c", code], preexec_fn=limit, check=False).returncode == 0

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from runner.base.spreadsheet import csv_lines, neutral, nine_digits
+from runner.base.safe_text import csv_lines, neutral, nine_digits
 
 
 @pytest.mark.parametrize("text", ["=cmd()", "+1", "-1", "@x", "\tx", "\rx", "\nx"])

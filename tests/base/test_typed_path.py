@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ConfigError
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 
 
 def test_the_home_folder_is_meant_by_its_sign(monkeypatch):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ConfigError
+from runner.config import group_options
 from runner.config.composing import Job
-from runner.config.conf_folder import group_options
 from runner.config.overrides import permissive
 from tests.composed import compose_jobs
 

@@ -12,8 +12,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from runner.base.errors import ConfigError
+from runner.config import CONF_DIR
 from runner.config.composing import Job, compose_values
-from runner.config.conf_folder import CONF_DIR
 from tests.composed import compose_jobs
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from runner.base.errors import ConfigError
+from runner.config import CONF_DIR
 from runner.config.composing import Job
-from runner.config.conf_folder import CONF_DIR
 from runner.config.schema.base import Section
 from runner.config.schema.judge import MISSING
 from tests.composed import compose_jobs

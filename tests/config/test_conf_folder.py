@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.conf_folder import CONF_DIR, group_options
+from runner.config import CONF_DIR, group_options
 from runner.config.reference.keys import read_file
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from runner.config import CONF_DIR, group_options
 from runner.config.composing import Job
-from runner.config.conf_folder import CONF_DIR, group_options
 from runner.config.reference import config_page, experiment_schema, help_text
 from runner.config.reference.described import descriptions
 from runner.config.reference.editor import as_text

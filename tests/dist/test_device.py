@@ -5,7 +5,7 @@ import torch
 import yaml
 
 from runner.base.errors import DeviceError
-from runner.config.conf_folder import CONF_DIR
+from runner.config import CONF_DIR
 from runner.config.schema.trainer import TrainerConfig
 from runner.dist import device
 from runner.dist.device import (

@@ -8,8 +8,7 @@ from runner.base.console import LOGGER, show_error
 from runner.base.errors import EXIT_DONE, LaunchError, RunnerError, StoppedOnRequest
 from runner.base.files import named_write_errors
 from runner.base.stop import StopRequest
-from runner.base.typed_path import typed_path
-from runner.base.within_folder import refuse_ways_out
+from runner.base.user_paths import refuse_ways_out, typed_path
 from runner.cli.call import read_call
 from runner.cli.combinations import combinations
 from runner.config.arguments import MULTIRUN

@@ -9,8 +9,7 @@ from typing import Any
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE, ConfigError, MissingPackageError, Problem
 from runner.base.files import check_new_file
-from runner.base.typed_path import typed_path
-from runner.base.within_folder import refuse_ways_out
+from runner.base.user_paths import refuse_ways_out, typed_path
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
 from runner.config.schema import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE, CheckpointError, ConfigError, Problem
 from runner.base.stop import StopRequest
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import PredictCall
 from runner.run.package import Package, read_package

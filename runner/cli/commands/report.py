@@ -7,8 +7,7 @@ from pathlib import Path
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE
 from runner.base.files import check_new_file, write_atomic
-from runner.base.typed_path import typed_path
-from runner.base.within_folder import refuse_ways_out
+from runner.base.user_paths import refuse_ways_out, typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import ReportCall
 from runner.run.run_folder import read_record

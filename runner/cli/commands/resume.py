@@ -9,8 +9,7 @@ from pathlib import Path
 from runner.base.console import LOGGER, show
 from runner.base.errors import EXIT_DONE, ConfigError, OutputError, Problem, UsageError
 from runner.base.stop import StopRequest
-from runner.base.typed_path import typed_path
-from runner.base.within_folder import refuse_ways_out
+from runner.base.user_paths import refuse_ways_out, typed_path
 from runner.cli.call import read_call
 from runner.cli.commands.train import train_job_of_sweep
 from runner.config.arguments import read_command_line
@@ -18,8 +17,8 @@ from runner.config.compose import compose
 from runner.config.multirun import Multirun
 from runner.config.saved import TypedCommand, load_saved
 from runner.config.schema import Config
+from runner.config.schema.base import effect_of
 from runner.config.schema.calls import ResumeCall
-from runner.config.schema.effect import effect_of
 from runner.config.schema.resume import changes, judge_changes
 from runner.config.trust import WEIGHTS, as_override, is_typed, may_be_retyped, refuse_untyped
 from runner.launch.preflight import preflight

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import RunsDiffCall
 from runner.tools.runs.diff import Differences, differences

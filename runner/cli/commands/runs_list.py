@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE, ConfigError, Problem
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import RunsListCall
 from runner.tools.runs.find import Line, find_runs, select, sum_up

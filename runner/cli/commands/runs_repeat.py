@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE
 from runner.base.stop import StopRequest
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
 from runner.config.schema.calls import RunsRepeatCall

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from runner.config.conf_folder import group_options
+from runner.config import group_options
 from runner.config.reference.described import DescribedSchema
 from runner.config.reference.keys import read_groups
 from runner.config.reference.words import Node, describe, resolve, sentence

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 from pydantic import TypeAdapter
 
-from runner.config.conf_folder import CONF_DIR, group_options
+from runner.config import CONF_DIR, group_options
 from runner.config.reference.described import DescribedSchema
 from runner.config.reference.words import Node, allowed, describe, listed, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config

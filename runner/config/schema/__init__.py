@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, PrivateAttr
 
-from runner.base.masked import masked_values
-from runner.config.schema.base import Section
+from runner.base.safe_text import masked_values
+from runner.config.schema.base import AS_TYPED, NONE, PLACE, START, TRAINING, Section
 from runner.config.schema.data import DataConfig
 from runner.config.schema.dist import DistConfig
-from runner.config.schema.effect import AS_TYPED, NONE, PLACE, START, TRAINING
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.optimizer import OptimizerConfig
 from runner.config.schema.schedule import ScheduleConfig

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from runner.config.schema.base import Section
-from runner.config.schema.effect import AS_TYPED
+from runner.config.schema.base import AS_TYPED, Section
 
 
 class ResumeRules(Section):

@@ -6,8 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import Section
-from runner.config.schema.effect import AHEAD, AS_TYPED, IMAGES, LAST_BITS, NONE, PREPROCESSING, RESULT, START, TRAINING
+from runner.config.schema.base import (
+    AHEAD,
+    AS_TYPED,
+    IMAGES,
+    LAST_BITS,
+    NONE,
+    PREPROCESSING,
+    RESULT,
+    START,
+    TRAINING,
+    Section,
+)
 from runner.config.schema.transforms import Normalize, Size, Transform
 
 # Names of torchvision.datasets that `runner/data/sources/torchvision.py` knows how to read.

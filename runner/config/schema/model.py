@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import Section
-from runner.config.schema.effect import AS_TYPED
+from runner.config.schema.base import AS_TYPED, Section
 
 ResNetName = Literal[
     "resnet18",

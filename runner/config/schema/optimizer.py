@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import Section
-from runner.config.schema.effect import START
+from runner.config.schema.base import START, Section
 
 
 class _Optimizer(Section):

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema import Config
-from runner.config.schema.effect import effect_of
+from runner.config.schema.base import effect_of
 from runner.config.schema.judge import did_you_mean, known_keys
 
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from runner.config.schema.base import Section
-from runner.config.schema.effect import AS_TYPED
+from runner.config.schema.base import AS_TYPED, Section
 
 Metric = Literal[
     "val_top1",

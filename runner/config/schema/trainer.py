@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import Section
-from runner.config.schema.effect import LAST_BITS, LENGTH, NONE, START, TRAINING
+from runner.config.schema.base import LAST_BITS, LENGTH, NONE, START, TRAINING, Section
 
 
 class TrainerConfig(Section):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
-from runner.base.typed_path import typed_path
 from runner.base.untrusted import UntrustedFileError, open_regular
+from runner.base.user_paths import typed_path
 from runner.config.schema.calls import DatasetImportCall
 from runner.data.sources.index import NO_IMAGE, FolderIndex, is_image_name, scan_class_folders, some
 from runner.data.sources.rows import Columns

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from runner.base.errors import ConfigError, MissingPackageError, Problem
 from runner.base.files import publish, temporary_beside
-from runner.base.spreadsheet import csv_lines, nine_digits
+from runner.base.safe_text import csv_lines, nine_digits
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.errors import InvalidDatasetError
-from runner.base.typed_path import typed_path
 from runner.base.untrusted import UntrustedFileError, read_bytes
+from runner.base.user_paths import typed_path
 from runner.data.sources.index import IMAGE_EXTENSIONS, scan_images, shown
 
 # Decoded too, but left out of folders, where animations are rarely meant.

@@ -14,7 +14,7 @@ from typing import IO
 from PIL import Image
 
 from runner.base.errors import CheckpointError, RunnerError
-from runner.base.spreadsheet import neutral
+from runner.base.safe_text import neutral
 from runner.base.untrusted import open_regular
 from runner.config.saved import load_saved
 from runner.data.fingerprint import fingerprint

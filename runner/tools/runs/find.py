@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import RunnerError
-from runner.base.within_folder import refuse_ways_out_at
+from runner.base.user_paths import refuse_ways_out_at
 from runner.config.saved import read_values
 from runner.run.run_folder import read_record, summary_of_experiment
 from runner.tools.runs.past import PastStatus, elapsed_seconds, status_of

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from runner.base.errors import CheckpointError
 from runner.base.timeline import read_moment
 from runner.base.untrusted import UntrustedFileError, read_bytes
-from runner.base.within_folder import refuse_ways_out
+from runner.base.user_paths import refuse_ways_out
 from runner.config.saved import read_values
 from runner.run.contents import Metrics, StateTold, read_object, read_pointer, read_rows, shown
 from runner.run.run_folder import is_alive, read_record

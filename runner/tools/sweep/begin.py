@@ -14,7 +14,7 @@ from runner.base import console
 from runner.base.console import LOGGER
 from runner.base.errors import ConfigError, LaunchError, MissingPackageError, OutputError, Problem, TrialsFailedError
 from runner.base.stop import StopRequest
-from runner.base.typed_path import typed_path
+from runner.base.user_paths import typed_path
 from runner.config.saved import saved_config
 from runner.config.schema import Config
 from runner.config.schema.sweep import SweepConfig

@@ -13,8 +13,8 @@ from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, flag_override
 
 from runner.base.errors import ConfigError, Problem
+from runner.config import group_options
 from runner.config.composing import checked_config, limited_time, plain_values
-from runner.config.conf_folder import group_options
 from runner.config.refusal import override_behind, plain, translate, unknown_option
 from runner.config.saved import TypedCommand, saved_config
 from runner.config.schema import Config

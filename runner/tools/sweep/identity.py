@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.config.schema import Config
-from runner.config.schema.effect import effects
+from runner.config.schema.base import effects
 
 
 def identity_of(config: Config, varied: Iterable[str] = ()) -> str:

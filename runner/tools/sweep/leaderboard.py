@@ -13,9 +13,9 @@ import yaml
 
 from runner.base.errors import ConfigError, OutputError
 from runner.base.files import write_atomic, write_json
-from runner.base.spreadsheet import csv_lines
+from runner.base.safe_text import csv_lines
 from runner.base.untrusted import UntrustedFileError, read_text
-from runner.base.within_folder import refuse_ways_out_at
+from runner.base.user_paths import refuse_ways_out_at
 from runner.config.refusal import PACKAGE_HEADER
 from runner.config.saved import chosen_options, default_values, saved_config
 from runner.config.schema import Config

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from runner.base import console
 from runner.base.errors import ConfigError, OutputError, RunnerError
 from runner.base.files import write_atomic
-from runner.base.masked import masked, masked_values
-from runner.base.within_folder import refuse_ways_out
+from runner.base.safe_text import masked, masked_values
+from runner.base.user_paths import refuse_ways_out
 from runner.config.own_files import as_typed_again
 from runner.config.saved import saved_config
 from runner.config.schema.resume import changes

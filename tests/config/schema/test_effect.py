@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel
 
-from runner.config.schema import effect
-from runner.config.schema.effect import effect_of, effects, keys_as_typed
+from runner.config.schema import base as effect
+from runner.config.schema.base import effect_of, effects, keys_as_typed
 
 
 def test_each_key_bears_a_mark_and_says_what_it_means():

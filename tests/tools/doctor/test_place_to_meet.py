@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from runner.base.errors import LaunchError
-from runner.config.conf_folder import CONF_DIR
+from runner.config import CONF_DIR
 from runner.config.schema.dist import DistConfig
 from runner.tools.doctor import meeting
 from runner.tools.doctor.meeting import check_rendezvous

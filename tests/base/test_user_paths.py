@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import CheckpointError, ConfigError
-from runner.base.typed_path import typed_path
-from runner.base.within_folder import refuse_ways_out, refuse_ways_out_at
+from runner.base.user_paths import refuse_ways_out, refuse_ways_out_at, typed_path
 
 
 @pytest.fixture

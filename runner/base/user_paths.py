@@ -1,4 +1,4 @@
-"""A folder that may come from elsewhere is opened only if all that lies in it is in it: nothing leads out."""
+"""Paths from users: one that is typed is a path at all; a folder that may come from elsewhere leads nowhere else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from runner.base.errors import CheckpointError
+from runner.base.errors import CheckpointError, ConfigError, Problem
 from runner.base.untrusted import printable
 
 
@@ -71,3 +71,23 @@ def _check_entry(place: str, root: str, *, is_file: bool) -> None:
         f"{printable(place)} leads to {printable(target)}, which is not in {printable(root)}; links out of a run, "
         "sweep or package folder are never followed: put there what it links to, or give the folder in which it lies"
     )
+
+
+def typed_path(text: str, key: str) -> Path:
+    """The path, with the home folder for `~`; that :meth:`Path.resolve` can resolve it is sure.
+
+    Args:
+        text: as typed.
+        key: under which it was typed, for messages.
+
+    Raises:
+        ConfigError: no path can be of this name, or its links lead in a circle.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.resolve()
+        path.exists()  # raises where a name is too long
+    except (RuntimeError, ValueError, OSError) as error:  # ~somebody, whom this machine does not know; a NUL
+        problem = f"is no path: {error}"
+        raise ConfigError([Problem(key=key, value=printable(text), has_value=True, message=problem)]) from error
+    return path
