@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import keyword
 import os
 import shutil
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from runner.base.errors import EXIT_DONE, UsageError
 from runner.base.process import collection_paused
 
-# One line each, for --help. A command `x` lives in runner/cli/commands/x.py, `x y` in x_y.py.
+# One line each, for --help. A command `x` lives in runner/cli/commands/x.py, `x y` in runner/cli/commands/x/y.py.
 COMMANDS = {
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
@@ -123,6 +124,7 @@ def run(argv: Sequence[str]) -> int:
         return EXIT_DONE
     console.set_up()
     with collection_paused():
-        module = importlib.import_module(f"runner.cli.commands.{command.replace(' ', '_')}")
+        name = ".".join(f"{word}_" if keyword.iskeyword(word) else word for word in command.split())
+        module = importlib.import_module(f"runner.cli.commands.{name}")
     exit_code: int = module.run(arguments)
     return exit_code

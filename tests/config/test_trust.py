@@ -12,7 +12,8 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runner.base.errors import ConfigError, InvalidDatasetError, InvalidModelError
-from runner.cli.commands import evaluate, export, resume, runs_repeat
+from runner.cli.commands import evaluate, export, resume
+from runner.cli.commands.runs import repeat as runs_repeat
 from runner.config import trust
 from runner.config.saved import load_saved
 from runner.config.schema.judge import known_keys

@@ -18,7 +18,10 @@ from safetensors.torch import load_file, save_file
 import runner
 from runner.base.errors import CheckpointError, ConfigError, InvalidDatasetError, InvalidModelError, RunnerError
 from runner.base.files import sha256_of
-from runner.cli.commands import evaluate, export, predict, report, resume, runs_diff, runs_list, runs_repeat
+from runner.cli.commands import evaluate, export, predict, report, resume
+from runner.cli.commands.runs import diff as runs_diff
+from runner.cli.commands.runs import list as runs_list
+from runner.cli.commands.runs import repeat as runs_repeat
 from runner.tools.runs.find import sum_up
 from tests.conftest import SMALL_NET
 from tests.made_runs import make_run, row

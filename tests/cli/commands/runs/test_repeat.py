@@ -5,7 +5,7 @@ import pytest
 import runner
 from runner.base.errors import CheckpointError, ConfigError
 from runner.base.files import sha256_of
-from runner.cli.commands.runs_repeat import run
+from runner.cli.commands.runs.repeat import run
 from tests.made_runs import SMALL, make_run
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from runner.base.errors import CheckpointError, ConfigError
-from runner.cli.commands.runs_diff import run
+from runner.cli.commands.runs.diff import run
 from tests.made_runs import make_run
 
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from runner.base.errors import ConfigError, InvalidDatasetError, OutputError, StoppedOnRequest, UsageError
-from runner.cli.commands import dataset_check
+from runner.cli.commands.dataset import check as dataset_check
 from runner.data.source import FolderSource
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from runner.base.errors import ConfigError, InvalidDatasetError, OutputError
-from runner.cli.commands import dataset_show
+from runner.cli.commands.dataset import show as dataset_show
 from runner.data.loader.order import epoch_order
 from runner.data.splits import open_splits
 from runner.library import load_config

@@ -11,7 +11,7 @@ import pytest
 
 from runner.base.errors import ConfigError, InvalidDatasetError, OutputError
 from runner.base.files import sha256_of
-from runner.cli.commands import dataset_split
+from runner.cli.commands.dataset import split as dataset_split
 from runner.data.sources.index import scan_class_folders
 from runner.data.split import stratified_split
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ConfigError, InvalidDatasetError, NotLabeledDatasetError, OutputError, StoppedOnRequest
-from runner.cli.commands import dataset_import
+from runner.cli.commands.dataset import import_ as dataset_import
 from runner.data.sources.folder import open_folder
 from runner.tools.dataset import importing, staging
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from runner.base.errors import ConfigError, UsageError
-from runner.cli.commands.runs_list import run
+from runner.cli.commands.runs.list import run
 from tests.made_runs import make_run
 
 

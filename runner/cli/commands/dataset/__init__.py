@@ -1,0 +1,1 @@
+"""Commands on data sets: `dataset check` and so on."""

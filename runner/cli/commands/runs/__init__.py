@@ -1,0 +1,1 @@
+"""Commands on finished runs: `runs list` and so on."""
