@@ -12,13 +12,12 @@ from runner.base.console import LOGGER
 from runner.base.errors import RunnerError
 from runner.config.saved import saved_config
 from runner.tools.report import explain_end
-from runner.tools.sweep.folder import SweepFolder, is_sweep, load_trial
-from runner.tools.sweep.outcome import epochs_of, value_of
+from runner.tools.sweep.folder import SweepFolder, epochs_of, is_sweep, load_trial, value_of
 from runner.training.attempt import Hooks
 
 if TYPE_CHECKING:
     from runner.config.schema import Config
-    from runner.tools.sweep.study import Judgement
+    from runner.tools.sweep.search.study import Judgement
 
 
 def training_hooks(config: Config, trial_file: Path | None = None) -> Hooks:
@@ -71,7 +70,7 @@ class TrialPruner:
         An epoch is judged again where a killed run goes on from its end, with the same result: the value comes from
         metrics.jsonl. A trial that can't reach the storage trains on, since that is never wrong, only slower.
         """
-        from runner.tools.sweep.storage import STORAGE_ERRORS  # noqa: PLC0415 - Optuna, where a policy asks for it
+        from runner.tools.sweep.search.storage import STORAGE_ERRORS  # noqa: PLC0415 - Optuna, where a policy asks for it
 
         try:
             judgement = self._judgement or self._open()
@@ -87,7 +86,7 @@ class TrialPruner:
         return value
 
     def _open(self) -> Judgement:
-        from runner.tools.sweep.study import Judgement  # noqa: PLC0415
+        from runner.tools.sweep.search.study import Judgement  # noqa: PLC0415
 
         trial = load_trial(self.trial_file)
         assert trial.study_number is not None, "a sweep with a policy gives each trial a place in a study"

@@ -19,7 +19,7 @@ from runner.launch.ranks.refused import refusals_told
 from runner.launch.slurm.submitted import Submission
 from runner.run.run_folder import read_record
 from runner.tools.hooks import leaderboard_refreshed, training_hooks
-from runner.tools.sweep.identity import identity_of
+from runner.tools.sweep.composer import identity_of
 from runner.training.attempt import Attempt
 from runner.training.work import Training
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
+import optuna
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from optuna.storages import InMemoryStorage
 
 from runner.base import console
 from runner.base.console import LOGGER
-from runner.base.errors import ConfigError, LaunchError, MissingPackageError, OutputError, Problem, TrialsFailedError
+from runner.base.errors import (
+    ConfigError,
+    LaunchError,
+    MissingPackageError,
+    OutputError,
+    Problem,
+    RunnerError,
+    TrialsFailedError,
+)
 from runner.base.stop import StopRequest
 from runner.base.user_paths import typed_path
 from runner.config.saved import saved_config
@@ -24,21 +35,20 @@ from runner.run.run_folder import check_writable
 from runner.tools.sweep.axes import Axis
 from runner.tools.sweep.composer import Composer
 from runner.tools.sweep.folder import SweepFolder, Trial
-from runner.tools.sweep.foreign import run_foreign
 from runner.tools.sweep.grid import combinations
-from runner.tools.sweep.jobs import adopt, queued
+from runner.tools.sweep.leaderboard import Leaderboard, SweepTable, spoken
 from runner.tools.sweep.opening import as_typed_now, known_trials, merged, opened, record_command, refuse_another
-from runner.tools.sweep.pool import Pool
+from runner.tools.sweep.pool import End, Pool, Slot, adopt, queued, slots_for
 from runner.tools.sweep.run import Sweep
-from runner.tools.sweep.slots import Slot, slots_for
-from runner.tools.sweep.table import spoken
+from runner.tools.sweep.search.parameters import proposed_values, starting_points
+from runner.tools.sweep.search.strategies import SamplerName, SeededSampler
 
 GRID: Final = "grid"
-SamplerName = Literal["grid", "random", "tpe", "gp", "nsga2"]
+Method = Literal["grid", "random", "tpe", "gp", "nsga2"]
 _DRY_PROPOSALS = 10  # of a search that learns: its later proposals depend on results
 
 
-def carry_out(composer: Composer, config: SweepConfig, sampler: SamplerName, *, foreign: Launcher | None) -> None:
+def carry_out(composer: Composer, config: SweepConfig, sampler: Method, *, foreign: Launcher | None) -> None:
     """Carry out a sweep, or show what it would train.
 
     Args:
@@ -163,7 +173,7 @@ def _check_surroundings(base: Config, axes: Sequence[Axis], path: Path) -> None:
 def _assembled(
     composer: Composer,
     config: SweepConfig,
-    sampler: SamplerName,
+    sampler: Method,
     *,
     folder: SweepFolder,
     trials: Sequence[Trial],
@@ -173,7 +183,7 @@ def _assembled(
     adopt(folder, trials)
     search = None
     if sampler != GRID or config.pruner != "none":
-        from runner.tools.sweep.study import Search  # noqa: PLC0415 - Optuna, only where it has something to do
+        from runner.tools.sweep.search.study import Search  # noqa: PLC0415 - Optuna, only where it has something to do
 
         search = Search(config, folder, composer.axes, None if sampler == GRID else sampler)
         search.prepare(trials)
@@ -194,7 +204,7 @@ def _assembled(
     )
 
 
-def _introduce(sweep: Sweep, sampler: SamplerName, foreign: Launcher | None) -> None:
+def _introduce(sweep: Sweep, sampler: Method, foreign: Launcher | None) -> None:
     known = [trial for trial in sweep.trials if trial.same_as is None]
     total = len(known) if sampler == GRID else sweep.config.num_trials
     how = f"{len(sweep.pool.slots)} at once" if foreign is None else f"by {type(foreign).__name__}"
@@ -202,11 +212,11 @@ def _introduce(sweep: Sweep, sampler: SamplerName, foreign: Launcher | None) -> 
     LOGGER.info("folder      %s", sweep.folder.path)
 
 
-def _show(composer: Composer, config: SweepConfig, sampler: SamplerName, trials: Sequence[Trial]) -> None:
+def _show(composer: Composer, config: SweepConfig, sampler: Method, trials: Sequence[Trial]) -> None:
     """Show the trials of a grid, or the first that a search would propose; starts and writes nothing."""
     notes = []
     if sampler != GRID:
-        from runner.tools.sweep.dry import first_proposals  # noqa: PLC0415
+        from runner.tools.sweep.begin import first_proposals  # noqa: PLC0415
 
         num_shown = config.num_trials if sampler == "random" else min(config.num_trials, _DRY_PROPOSALS)
         values: list[Mapping[str, str]] = first_proposals(config, composer.axes, sampler, num_shown)
@@ -219,3 +229,66 @@ def _show(composer: Composer, config: SweepConfig, sampler: SamplerName, trials:
     for note in notes:
         console.show(note)
     console.show(f"sweep.dry_run: {len(trials)} trials; nothing was started")
+
+
+def first_proposals(
+    config: SweepConfig, axes: Sequence[Axis], sampler: SamplerName, num_proposals: int
+) -> list[Mapping[str, str]]:
+    """The first proposals of a search, as long as it knows no result.
+
+    Raises:
+        ConfigError: a starting point that does not fit the space.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(
+        storage=InMemoryStorage(),
+        directions=list(config.directions),
+        sampler=SeededSampler(sampler, config.seed),
+    )
+    for point in starting_points(config, axes):
+        study.enqueue_trial(point)
+    return [proposed_values(study.ask(), axes) for _ in range(num_proposals)]
+
+
+def run_foreign(sweep: Sweep, launcher: Launcher, batch_size: int) -> Leaderboard:
+    """Carry out a sweep batch by batch; a stop is heeded between two of them.
+
+    Args:
+        sweep: at its beginning.
+        launcher: runs a batch of jobs and returns when all have ended.
+        batch_size: trials of a batch.
+
+    Raises:
+        StoppedOnRequest: when it was stopped.
+        TrialsFailedError: when any trial has failed.
+    """
+    with console.live_view() as view:
+        table = SweepTable(view, batch_size)
+        sweep.tell_known()
+        while batch := sweep.next_batch(batch_size):
+            # Hydra numbers the jobs of a batch one after the other, and so names their folders.
+            for group in _consecutive(batch):
+                overrides = [sweep.composer.overrides_of(trial.values) for trial in group]
+                results = launcher.launch(overrides, initial_job_idx=group[0].number)
+                for trial, result in zip(group, results, strict=True):
+                    sweep.note(_end(trial, result), table)
+    return sweep.concluded()
+
+
+def _consecutive(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    group: list[Trial] = []
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        if group and trial.number != group[-1].number + 1:
+            yield group
+            group = []
+        group.append(trial)
+    yield group
+
+
+def _end(trial: Trial, result: JobReturn) -> End:
+    error = result._return_value if result.status != JobStatus.COMPLETED else None
+    failure = None
+    if error is not None:
+        name = error.name if isinstance(error, RunnerError) else type(error).__name__
+        failure = {"name": name, "message": str(error)}
+    return End(trial=trial, is_stopped=False, failure=failure, job_id=None)

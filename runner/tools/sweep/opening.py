@@ -21,10 +21,9 @@ from runner.config.saved import saved_config
 from runner.config.schema.resume import changes
 from runner.config.schema.sweep import SweepConfig
 from runner.run.run_folder import read_record, timestamp
-from runner.tools.sweep.composer import Composer
+from runner.tools.sweep.composer import Composer, identity_of_values, what_counts
 from runner.tools.sweep.folder import WRITTEN_FILES, SweepFolder, Trial, is_sweep
-from runner.tools.sweep.identity import identity_of_values, what_counts
-from runner.tools.sweep.table import spoken
+from runner.tools.sweep.leaderboard import spoken
 
 _MOST_CHANGES_TOLD = 3
 

@@ -14,14 +14,20 @@ from runner.base.errors import ConfigError, StoppedOnRequest, TrialsFailedError
 from runner.base.stop import StopRequest
 from runner.config.schema.sweep import SweepConfig
 from runner.tools.sweep.composer import Composer
-from runner.tools.sweep.folder import SweepFolder, Trial
-from runner.tools.sweep.leaderboard import Leaderboard, command_of, config_flags, ranked, write_leaderboard
-from runner.tools.sweep.outcome import Outcome, outcome_of
+from runner.tools.sweep.folder import Outcome, SweepFolder, Trial, outcome_of
+from runner.tools.sweep.leaderboard import (
+    Leaderboard,
+    SweepTable,
+    command_of,
+    config_flags,
+    ranked,
+    shortened,
+    write_leaderboard,
+)
 from runner.tools.sweep.pool import End, Pool
-from runner.tools.sweep.table import SweepTable, shortened
 
 if TYPE_CHECKING:
-    from runner.tools.sweep.study import Search
+    from runner.tools.sweep.search.study import Search
 
 _TICK_SECONDS = 0.1
 _SECONDS_BETWEEN_TABLES = 1.0

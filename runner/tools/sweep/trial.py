@@ -17,7 +17,7 @@ from runner.launch.preflight import preflight
 from runner.launch.slurm.submitted import Submission
 from runner.tools.hooks import training_hooks
 from runner.tools.sweep.folder import SweepFolder, Trial, load_trial
-from runner.tools.sweep.jobs import JOB_FILE
+from runner.tools.sweep.pool import JOB_FILE
 from runner.training.attempt import Attempt
 from runner.training.work import Training
 

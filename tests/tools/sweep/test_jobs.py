@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import LaunchError
-from runner.tools.sweep.jobs import JOB_FILE, adopt, queued
+from runner.tools.sweep.pool import JOB_FILE, adopt, queued
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import yaml
 
 from runner.library import load_config
 from runner.tools.hooks import leaderboard_refreshed
-from runner.tools.sweep.identity import identity_of
+from runner.tools.sweep.composer import identity_of
+from runner.tools.sweep.folder import outcome_of
 from runner.tools.sweep.leaderboard import command_of, read_leaderboard, write_leaderboard
-from runner.tools.sweep.outcome import outcome_of
 
 
 def ranks(board) -> list[tuple[int, int | None]]:

@@ -10,9 +10,9 @@ import pytest
 from runner.base.errors import CheckpointError, OutputError, TrialsFailedError
 from runner.cli.commands.report import run as report
 from runner.config.composing import Job
+from runner.tools.sweep.folder import epochs_of
 from runner.tools.sweep.leaderboard import refresh
-from runner.tools.sweep.outcome import epochs_of
-from runner.tools.sweep.storage import open_storage
+from runner.tools.sweep.search.storage import open_storage
 from tests.composed import compose_jobs
 
 SWEEPS = {

@@ -4,7 +4,7 @@ import pytest
 
 from runner.base.errors import LaunchError
 from runner.library import load_config
-from runner.tools.sweep.slots import slots_for
+from runner.tools.sweep.pool import slots_for
 
 
 def slots(*overrides: str, trials: int = 100, gpus: int = 0, cores: int = 8, **environ: str) -> list[dict[str, str]]:

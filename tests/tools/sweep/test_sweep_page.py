@@ -8,9 +8,8 @@ import pytest
 from runner.base.errors import OutputError
 from runner.cli.commands import report
 from runner.tools.sweep.folder import SweepFolder
-from runner.tools.sweep.importance import importances
 from runner.tools.sweep.leaderboard import read_leaderboard
-from runner.tools.sweep.page import page_of
+from runner.tools.sweep.page import importances, page_of
 from runner.tools.sweep.pictures import positions
 
 

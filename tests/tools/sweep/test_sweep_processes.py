@@ -14,7 +14,7 @@ import pytest
 
 from runner.library import load_config
 from runner.tools.sweep.folder import SweepFolder, Trial
-from runner.tools.sweep.study import Search
+from runner.tools.sweep.search.study import Search
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEP = ("sweep.dir=mine", "sweep.parallel=1")

@@ -20,8 +20,7 @@ from runner.base.errors import (
 )
 from runner.cli.commands.resume import run as resume
 from runner.config.composing import Job
-from runner.tools.sweep.folder import SweepFolder, Trial
-from runner.tools.sweep.outcome import Outcome
+from runner.tools.sweep.folder import Outcome, SweepFolder, Trial
 from tests.composed import compose_jobs
 
 IN_PROCESS = ("-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine")

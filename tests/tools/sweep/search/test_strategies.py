@@ -7,7 +7,7 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from runner.library import load_config
-from runner.tools.sweep.pruners import BanditPruner, TruncationPruner, build_pruner
+from runner.tools.sweep.search.strategies import BanditPruner, TruncationPruner, build_pruner
 
 
 def study(direction: str, *trials: tuple[TrialState, dict[int, float]]) -> optuna.Study:

@@ -12,17 +12,15 @@ from optuna.trial import Trial as StudyTrial
 
 from runner.config.schema.sweep import SweepConfig
 from runner.tools.sweep.axes import Axis
-from runner.tools.sweep.folder import SweepFolder, Trial
-from runner.tools.sweep.outcome import Outcome, epochs_of, value_of
-from runner.tools.sweep.parameters import (
+from runner.tools.sweep.folder import Outcome, SweepFolder, Trial, epochs_of, value_of
+from runner.tools.sweep.search.parameters import (
     known_parameters,
     proposed_values,
     refuse_other_space,
     starting_points,
 )
-from runner.tools.sweep.pruners import build_pruner
-from runner.tools.sweep.samplers import SamplerName, SeededSampler
-from runner.tools.sweep.storage import open_storage, open_study, study_name
+from runner.tools.sweep.search.storage import open_storage, open_study, study_name
+from runner.tools.sweep.search.strategies import SamplerName, SeededSampler, build_pruner
 
 _OWNER = "sweep"  # attribute of a trial in a study that several sweeps share
 _FIXED = "fixed_params"  # where Optuna keeps the values of a starting point

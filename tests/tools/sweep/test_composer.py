@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner.library import load_config
-from runner.tools.sweep.identity import identity_of
+from runner.tools.sweep.composer import identity_of
 
 BASE = load_config(["data=synthetic"])
 

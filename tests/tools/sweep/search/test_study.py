@@ -8,12 +8,11 @@ from optuna.trial import TrialState
 from runner.base.errors import ConfigError, OutputError
 from runner.library import load_config
 from runner.tools.sweep.axes import Axis, Bell, Between, Choices
-from runner.tools.sweep.folder import SweepFolder
-from runner.tools.sweep.outcome import outcome_of
-from runner.tools.sweep.parameters import known_parameters
-from runner.tools.sweep.samplers import SeededSampler
-from runner.tools.sweep.storage import JournalLock
-from runner.tools.sweep.study import Judgement, Search
+from runner.tools.sweep.folder import SweepFolder, outcome_of
+from runner.tools.sweep.search.parameters import known_parameters
+from runner.tools.sweep.search.storage import JournalLock
+from runner.tools.sweep.search.strategies import SeededSampler
+from runner.tools.sweep.search.study import Judgement, Search
 
 AXES = [
     Axis(key="optimizer", override="optimizer", values=Choices(values=("sgd", "adamw"))),
