@@ -24,6 +24,13 @@ _LARGEST_KEPT_BYTES = 32 << 20
 _OWN_TRIM_BYTES = 2 * _LARGEST_KEPT_BYTES
 
 
+NOBODY_READS = 141  # 128 + SIGPIPE, which not every system has
+"""The exit code of a process that was ended because nobody read what it printed."""
+_STDOUT = 1
+# Through these, profilers of GPUs and of memory get into a process; they may write their files at its end.
+_OBSERVERS = ("CUDA_INJECTION64_PATH", "LD_PRELOAD")
+
+
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Keep freed memory in this process for a while instead of handing it back to the system.
@@ -100,13 +107,6 @@ def collection_over() -> None:
     """
     gc.disable()
     gc.freeze()
-
-
-NOBODY_READS = 141  # 128 + SIGPIPE, which not every system has
-"""The exit code of a process that was ended because nobody read what it printed."""
-_STDOUT = 1
-# Through these, profilers of GPUs and of memory get into a process; they may write their files at its end.
-_OBSERVERS = ("CUDA_INJECTION64_PATH", "LD_PRELOAD")
 
 
 def leave(exit_code: int) -> NoReturn:

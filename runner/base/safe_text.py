@@ -14,6 +14,10 @@ MASK = "***"
 _USERINFO = re.compile(r"(?<=[A-Za-z0-9+.-])://[^\s/?#'\"@]+@")
 
 
+# What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection").
+_FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
 def masked(text: str) -> str:
     """A text without the user information of the addresses in it."""
     return _USERINFO.sub(f"://{MASK}@", text)
@@ -28,10 +32,6 @@ def masked_values(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
     if isinstance(value, list | tuple):
         return [masked_values(child) for child in value]
     return value
-
-
-# What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection").
-_FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def neutral(text: str) -> str:

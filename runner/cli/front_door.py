@@ -57,6 +57,12 @@ def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
     return word, [item for position, item in enumerate(argv) if position != words[0]]
 
 
+def module_of(command: str) -> str:
+    """The module whose `run` carries out a command; a word that Python keeps for itself has an underscore there."""
+    words = (f"{word}_" if keyword.iskeyword(word) else word for word in command.split())
+    return ".".join(("runner.cli.commands", *words))
+
+
 def _bare_words(argv: Sequence[str]) -> list[int]:
     """Positions of the words that are neither KEY=VALUE nor a flag nor the value of one."""
     with collection_paused():
@@ -124,7 +130,6 @@ def run(argv: Sequence[str]) -> int:
         return EXIT_DONE
     console.set_up()
     with collection_paused():
-        name = ".".join(f"{word}_" if keyword.iskeyword(word) else word for word in command.split())
-        module = importlib.import_module(f"runner.cli.commands.{name}")
+        module = importlib.import_module(module_of(command))
     exit_code: int = module.run(arguments)
     return exit_code

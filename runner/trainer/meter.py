@@ -19,6 +19,11 @@ from runner.dist.collectives import DistContext
 _WORD = 1 << 64
 
 
+# Waiting for data is a part of training; nothing else overlaps.
+Part = Literal["train", "data_wait", "evaluation", "checkpoint"]
+_PARTS: tuple[Part, ...] = ("train", "data_wait", "evaluation", "checkpoint")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Totals:
     """Sums over images."""
@@ -123,11 +128,6 @@ class Meter:
             self._count = values["count"]
             self._skipped = values.get("skipped", 0)  # older checkpoints know of none
             self._samples_digest = values["samples_digest"]
-
-
-# Waiting for data is a part of training; nothing else overlaps.
-Part = Literal["train", "data_wait", "evaluation", "checkpoint"]
-_PARTS: tuple[Part, ...] = ("train", "data_wait", "evaluation", "checkpoint")
 
 
 class Clock:

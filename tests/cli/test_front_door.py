@@ -44,7 +44,7 @@ def test_another_bare_word_is_refused_with_a_hint(argv, hint):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_a_module_of_its_name(command):
-    assert callable(importlib.import_module(f"runner.cli.commands.{command.replace(' ', '_')}").run)
+    assert callable(importlib.import_module(front_door.module_of(command)).run)
     assert split_command([*command.split(), "a=1"]) == (command, ["a=1"])
 
 

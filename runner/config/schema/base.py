@@ -13,6 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+AS_TYPED = "as typed"
+"""Marks a key whose value is a path or other plain text: it is taken as typed, whatever Hydra's grammar says."""
+
 
 class Section(BaseModel):
     """One config group. Values are judged as they are: "five" or true is no number, 5.5 is no count."""
@@ -65,9 +68,6 @@ PLACE = Effect(on_resume="free", tells_trials_apart=False, may_differ_between_ma
 """Of this machine; the result is the same."""
 NONE = Effect(on_resume="free", tells_trials_apart=False)
 """The result is the same."""
-
-AS_TYPED = "as typed"
-"""Marks a key whose value is a path or other plain text: it is taken as typed, whatever Hydra's grammar says."""
 
 
 @cache

@@ -24,6 +24,10 @@ SEVERAL_LABELS = "with several labels"
 _Rule = Literal["error", "largest", "first", "skip"]
 
 
+_THREADS = 16
+_MAX_EXAMPLES = 5
+
+
 @dataclass(frozen=True)
 class CocoLabels:
     """The class of each image, by its file name in the JSON, and what is left out, by reason."""
@@ -128,10 +132,6 @@ def _area(annotation: Mapping[str, Any]) -> float:
     if "area" in annotation:
         return float(annotation["area"])
     return float(annotation["bbox"][2]) * float(annotation["bbox"][3])
-
-
-_THREADS = 16
-_MAX_EXAMPLES = 5
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ _FORMAT = 1
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
+Status = Literal["waiting", "submitted", "running", "stopped", "completed", "pruned", "failed"]
+READ_OF_TRIALS = ("run.json", "metrics.jsonl", "logs/rank_0.log")
+"""Files of a run folder that tell how far a trial is."""
+_EMA = {"val_top1": "val_ema_top1", "val_top5": "val_ema_top5", "val_loss": "val_ema_loss"}
+
+
 @dataclass(kw_only=True)
 class Trial:
     """One trial, as its record holds it."""
@@ -194,12 +200,6 @@ def _read(file: Path, rules: type[Contents]) -> dict[str, Any]:
         raise OutputError(f"{file.parent} is no folder of a sweep: it has no {file.name}") from error
     except CheckpointError as error:
         raise OutputError(str(error)) from error
-
-
-Status = Literal["waiting", "submitted", "running", "stopped", "completed", "pruned", "failed"]
-READ_OF_TRIALS = ("run.json", "metrics.jsonl", "logs/rank_0.log")
-"""Files of a run folder that tell how far a trial is."""
-_EMA = {"val_top1": "val_ema_top1", "val_top5": "val_ema_top5", "val_loss": "val_ema_loss"}
 
 
 @dataclass(frozen=True, kw_only=True)

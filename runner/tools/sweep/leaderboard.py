@@ -28,6 +28,11 @@ from runner.tools.sweep.folder import READ_OF_TRIALS, WRITTEN_FILES, Outcome, Sw
 _NOT_OF_THE_EXPERIMENT = ("output_dir", "sweep", "hydra", "experiment")
 
 
+_STYLES = {"running": "cyan", "completed": "green", "failed": "red", "pruned": "yellow"}
+_MAX_ERROR = 100
+_MAX_DIGITS = 8
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """One trial on the leaderboard."""
@@ -228,11 +233,6 @@ def _row(place: Place, board: Leaderboard, folder: SweepFolder) -> dict[str, Any
         "folder": str(folder.run_dir(outcome.trial).relative_to(folder.path)),
         "error": outcome.error,
     }
-
-
-_STYLES = {"running": "cyan", "completed": "green", "failed": "red", "pruned": "yellow"}
-_MAX_ERROR = 100
-_MAX_DIGITS = 8
 
 
 class SweepTable:

@@ -25,6 +25,9 @@ from runner.tools.sweep.leaderboard import (
 )
 from runner.tools.sweep.pictures import as_svg, bars, curves, parallel_coordinates, positions, scatter
 
+_FEWEST_TRIALS = 4
+_SEED = 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
@@ -147,10 +150,6 @@ def _series(
 
 def _picture(figure: Figure, label: str) -> Picture:
     return Picture(label=label, svg=Markup(as_svg(figure)))
-
-
-_FEWEST_TRIALS = 4
-_SEED = 0
 
 
 def importances(outcomes: Sequence[Outcome], board: Leaderboard) -> dict[str, float]:

@@ -22,7 +22,11 @@ from runner.launch.plan import count_gpus
 from runner.run.contents import Contents, Failure, Job, read_object
 from runner.run.run_folder import submitted_jobs
 from runner.tools.sweep.folder import SweepFolder, Trial
-from runner.tools.sweep.trial import ERROR_FILE, LOG_FILE, MAY_NOT_DOWNLOAD
+from runner.tools.sweep.trial import ERROR_FILE, JOB_FILE, LOG_FILE, MAY_NOT_DOWNLOAD
+
+_SECONDS_TO_ANSWER = 60
+# Each imports torch and looks at the data: more at once would be too much for a login node, and no faster.
+_MOST_SUBMITTING = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +152,6 @@ def _without_words(code: int, log: Path) -> dict[str, Any]:
     return {"name": "TrialCrashed", "message": f"its process was killed by {name}{why}; its log: {log}"}
 
 
-JOB_FILE = Path("logs", "trial.job.json")
-_SECONDS_TO_ANSWER = 60
-
-
 def adopt(folder: SweepFolder, trials: Iterable[Trial]) -> None:
     """Take up the jobs that were submitted just before the sweep was killed, and so are not in its records."""
     for trial in trials:
@@ -193,10 +193,6 @@ def queued(job_ids: Collection[str]) -> set[str]:
             f"{said.strip()}; go on from a login node of the cluster"
         ) from error
     return set(done.stdout.split()) & set(job_ids)
-
-
-# Each imports torch and looks at the data: more at once would be too much for a login node, and no faster.
-_MOST_SUBMITTING = 4
 
 
 @dataclass(frozen=True, kw_only=True)

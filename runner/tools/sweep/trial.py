@@ -17,10 +17,10 @@ from runner.launch.preflight import preflight
 from runner.launch.slurm.submitted import Submission
 from runner.tools.hooks import training_hooks
 from runner.tools.sweep.folder import SweepFolder, Trial, load_trial
-from runner.tools.sweep.pool import JOB_FILE
 from runner.training.attempt import Attempt
 from runner.training.work import Training
 
+JOB_FILE = Path("logs", "trial.job.json")
 ERROR_FILE = Path("logs", "trial.error.json")
 LOG_FILE = Path("logs", "trial.log")
 MAY_NOT_DOWNLOAD = "--no-download"

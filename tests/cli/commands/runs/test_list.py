@@ -66,7 +66,7 @@ def test_a_bare_word_gets_a_hint():
         run(["outputs"])
 
 
-@pytest.mark.parametrize("command", ["runs_list", "runs_diff", "runs_repeat", "report", "export"])
+@pytest.mark.parametrize("command", ["runs.list", "runs.diff", "runs.repeat", "report", "export"])
 def test_no_torch_and_no_drawing_is_imported_before_it_is_needed(command):
     heavy = "[name for name in ('torch', 'matplotlib', 'jinja2') if name in sys.modules]"
     code = f"import runner.cli.commands.{command}, sys; print({heavy})"
