@@ -56,9 +56,9 @@ def test_other_code_environment_and_data_are_said(original, caplog, tmp_path, mo
         "the data set differs",
     ):
         assert words in caplog.text
-    ((ready, attempt), _) = launched[0]
+    ((ready, training), _) = launched[0]
     assert ready.config.trainer.epochs == 3
-    assert attempt.overrides[-1] == "trainer.epochs=3"
+    assert training.attempt.overrides[-1] == "trainer.epochs=3"
 
 
 def test_a_wrong_call_is_named(tmp_path):
