@@ -19,9 +19,11 @@ from runner.run.contents import State, judged
 from runner.run.run_folder import RunFolder, read_record
 from runner.trainer.progress import Progress
 from runner.trainer.recorder import summary_of_best
-from runner.trainer.state import CHECKPOINT_FORMAT, check_belongs, share_checkpoint
+from runner.trainer.state import CHECKPOINT_FORMAT
 from runner.training.attempt import Attempt
 from runner.training.best_left import whole_best
+
+_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def find_checkpoint(
@@ -41,7 +43,7 @@ def find_checkpoint(
     """
     if not attempt.is_resumed:
         return None
-    return share_checkpoint(_newest(splits, content, store, attempt) if dist.is_main else None, dist)
+    return _shared(_newest(splits, content, store, attempt) if dist.is_main else None, dist)
 
 
 def _newest(splits: Splits, content: Content, store: CheckpointStore, attempt: Attempt) -> Checkpoint | None:
@@ -57,7 +59,7 @@ def _newest(splits: Splits, content: Content, store: CheckpointStore, attempt: A
         return None
     if checkpoint.state.get("format") == CHECKPOINT_FORMAT:  # another is refused as such
         judged(checkpoint.state, State, str(store.folder / checkpoint.name / "state.json"))
-    check_belongs(
+    _check_belongs(
         checkpoint.state,
         classes=splits.classes,
         data_fingerprint=fingerprint(splits),
@@ -66,6 +68,57 @@ def _newest(splits: Splits, content: Content, store: CheckpointStore, attempt: A
     if not attempt.may_change_data:
         _refuse_other_content(read_record(store.folder.parent), content)
     return _with_whole_best(checkpoint, store)
+
+
+def _shared(checkpoint: Checkpoint | None, dist: DistContext) -> Checkpoint | None:
+    """Give every process the checkpoint that the main one has read, be its folder on a shared file system or not."""
+    outline = None
+    if checkpoint is not None:
+        shapes = {
+            stem: {name: (list(value.shape), str(value.dtype)) for name, value in group.items()}
+            for stem, group in checkpoint.tensors.items()
+        }
+        outline = (checkpoint.name, checkpoint.state, shapes)
+    outline = dist.share_object(outline)
+    if outline is None:
+        return None
+    name, state, shapes = outline
+    if checkpoint is None:
+        tensors = {
+            stem: {name: torch.empty(shape, dtype=_DTYPES[dtype]) for name, (shape, dtype) in group.items()}
+            for stem, group in shapes.items()
+        }
+        checkpoint = Checkpoint(name=name, state=state, tensors=tensors)
+    dist.share_tensors(value for group in checkpoint.tensors.values() for value in group.values())
+    return checkpoint
+
+
+def _check_belongs(state: dict[str, Any], *, classes: tuple[str, ...], data_fingerprint: str, may_change: bool) -> None:
+    """Check that the data set is the one that the run was started with.
+
+    Args:
+        state: of the checkpoint.
+        classes: of the data set as it is now.
+        data_fingerprint: of the data set as it is now.
+        may_change: whether the user has said that other images of the same classes are wanted.
+
+    Raises:
+        CheckpointError: naming what differs.
+    """
+    if state.get("format") != CHECKPOINT_FORMAT:
+        found = str(state.get("format"))[:20]
+        raise CheckpointError(f"the checkpoint has format {found}; this runner goes on from format {CHECKPOINT_FORMAT}")
+    if tuple(state["classes"]) != classes:
+        gone, come = sorted(set(state["classes"]) - set(classes)), sorted(set(classes) - set(state["classes"]))
+        raise CheckpointError(
+            f"the data set has other classes than the run was started with: gone {gone or 'none'}, new {come or 'none'}"
+            "; start a new run"
+        )
+    if state["data_fingerprint"] != data_fingerprint and not may_change:
+        raise CheckpointError(
+            "the data set has other images than the run was started with (names, number or order differ), so it would "
+            "go on with the wrong ones; restore it, start a new run, or say that you want it with 'resume.allow=[data]'"
+        )
 
 
 def _with_whole_best(checkpoint: Checkpoint, store: CheckpointStore) -> Checkpoint:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from runner.trainer.requests import Request
+from runner.trainer.loop import Request
 
 # From the least to the most urgent one.
 REQUESTS = [
