@@ -35,7 +35,6 @@ from runner.run.checkpoint_writer import CheckpointWriter
 from runner.run.run_folder import RunFolder
 from runner.run.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
-from runner.trainer.on_cpu import step_without_copies
 from runner.trainer.recorder import Recorder
 from runner.training.assemble import assemble
 
@@ -124,8 +123,7 @@ def run_bare(trainer: Trainer, checkpoint: Path | None) -> dict[str, float]:
                 with placement.precision.autocast(device.type):
                     loss = functional.cross_entropy(model(images_of.normalizer(images)), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
-                with step_without_copies(device):
-                    optimizer.step()
+                optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 count += len(labels)
             synchronize(trainer)

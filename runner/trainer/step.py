@@ -18,7 +18,6 @@ from runner.optimizer import peak_learning_rate
 from runner.schedule import learning_rate
 from runner.trainer.bad_images import what_is_left
 from runner.trainer.mixing import build_mixing
-from runner.trainer.on_cpu import step_without_copies
 from runner.trainer.state import Placement, TrainingState
 from runner.trainer.training_images import TrainingImages
 
@@ -152,8 +151,7 @@ class Stepper:
         if clip_norm is not None:
             state.scaler.unscale_(state.optimizer)
             nn.utils.clip_grad_norm_(state.model.parameters(), clip_norm)
-        with step_without_copies(self.placement.dist.device):
-            state.scaler.step(state.optimizer)
+        state.scaler.step(state.optimizer)
         state.scaler.update()
         state.optimizer.zero_grad(set_to_none=True)
         if state.ema is not None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import inspect
 import itertools
 
 import pytest
 
-from runner.trainer.loop import Request
+from runner.trainer.loop import Request, Trainer
 
 # From the least to the most urgent one.
 REQUESTS = [
@@ -29,3 +30,8 @@ def test_a_number_gives_the_request_back(request_: Request) -> None:
 def test_the_most_urgent_is_heard() -> None:
     for less, more in itertools.pairwise(REQUESTS):
         assert Request.from_number(max(less.to_number(), more.to_number())) == more
+
+
+def test_a_trainer_is_made_of_a_handful_of_parts():
+    parts = list(inspect.signature(Trainer).parameters)
+    assert parts == ["config", "state", "images", "placement", "writer", "recorder", "pruner"]
