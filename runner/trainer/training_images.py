@@ -117,8 +117,8 @@ class TrainingImages:
             self._check_images_so_far(checkpoint, progress, counted)
         if checkpoint.state["next_ids_digest"] != self._next_ids_digest(progress):
             raise CheckpointError(
-                f"checkpoint {checkpoint.name} would go on with other images than it left off at; it was written with "
-                "another seed or another order of images: start a new run"
+                f"checkpoint {checkpoint.name} would continue with other images than it left off at; it was written "
+                "with another seed or another order of images: start a new run"
             )
 
     def _check_images_so_far(self, checkpoint: Checkpoint, progress: Progress, counted: Totals) -> None:

@@ -62,7 +62,7 @@ def begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, 
 def _written_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
     """Keep run.json true however the run ends, short of a kill (of which the lock tells).
 
-    An attempt that is refused before it goes on is no part of the run: it leaves run.json as it was.
+    An attempt that fails before it continues the run is no part of it: it leaves run.json as it was.
     """
     try:
         yield
@@ -86,7 +86,7 @@ def _written_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
 def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext, hooks: Hooks) -> Iterator[None]:
     """Keep run.json true however the run ends, and write the report of one that has completed or failed.
 
-    One that is asked to stop has none: it must go, and will go on.
+    A run that is asked to stop gets none: there may be no time for it, and the run will be continued.
     """
     try:
         with _written_end(folder, dist):

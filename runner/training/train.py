@@ -61,7 +61,7 @@ def train(
 
     Args:
         config: complete and checked, with resolved paths.
-        run_dir: the run folder; new and empty, or to go on in.
+        run_dir: the run folder; new and empty, or that of a run to continue.
         splits: the data set, inspected.
         attempt: how it was asked for.
         hooks: what is called at the end and between epochs.
