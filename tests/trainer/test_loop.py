@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import ast
 import inspect
 import itertools
+from pathlib import Path
 
 import pytest
 
+import runner
 from runner.trainer.loop import Request, Trainer
 
 # From the least to the most urgent one.
@@ -35,3 +38,12 @@ def test_the_most_urgent_is_heard() -> None:
 def test_a_trainer_is_made_of_a_handful_of_parts():
     parts = list(inspect.signature(Trainer).parameters)
     assert parts == ["config", "state", "images", "placement", "writer", "recorder", "pruner"]
+
+
+def test_nothing_outside_writes_into_a_trainer():
+    for path in Path(runner.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                written = ast.unparse(target) if isinstance(target, ast.Attribute) else ""
+                assert "trainer." not in written, f"{path}: {written} = …"
