@@ -91,9 +91,7 @@ def evaluate_epoch(
     """Evaluate the epoch in progress, which is over; changes nothing of the training. Every process must call it.
 
     Args:
-        state: of the training.
-        images: of the training.
-        placement: of the training.
+        state, images, placement: of the training.
         train: what the epoch's steps add up to, over all processes.
         writer: of checkpoints; it finishes its work before loader processes start.
         before_batch: called by all processes equally often; may raise to end the evaluation.
@@ -102,26 +100,9 @@ def evaluate_epoch(
         NonFiniteLossError: the validation loss is infinite or not a number.
         InvalidDatasetError: no image can be read.
     """
-
-    def evaluated(module: nn.Module) -> Evaluation:
-        if images.val_batches.is_about_to_start:
-            # Its loader processes would keep open for the rest of the run, and on the disk, what is just being written.
-            writer.wait()
-        placement.dist.share_buffers(module)
-        return evaluate(
-            module,
-            images.val_batches,
-            images.normalizer,
-            dist=placement.dist,
-            precision=placement.precision,
-            memory_format=placement.memory_format,
-            before_batch=before_batch,
-        )
-
-    progress, is_whole = state.progress, images.is_epoch_over(state.progress)
+    progress, modules = state.progress, [state.model, *([state.ema.module] if state.ema is not None else [])]
     try:
-        raw = evaluated(state.model)
-        ema = evaluated(state.ema.module) if state.ema is not None else None
+        raw, *averaged = [_evaluate(module, images, placement, writer, before_batch) for module in modules]
     except InvalidModelError as error:
         raise NonFiniteLossError(
             f"the validation loss became infinite or not a number after {state.place()} ({error}); try a lower "
@@ -133,6 +114,28 @@ def evaluate_epoch(
         learning_rate=state.learning_rate,
         train=train,
         raw=raw,
-        ema=ema,
-        checkpoint=checkpoint_name(progress.epoch + is_whole, progress.step),
+        ema=averaged[0] if averaged else None,
+        checkpoint=checkpoint_name(progress.epoch + images.is_epoch_over(progress), progress.step),
+    )
+
+
+def _evaluate(
+    module: nn.Module,
+    images: TrainingImages,
+    placement: Placement,
+    writer: CheckpointWriter,
+    before_batch: Callable[[], None],
+) -> Evaluation:
+    if images.val_batches.is_about_to_start:
+        # Its loader processes would keep open for the rest of the run, and on the disk, what is just being written.
+        writer.wait()
+    placement.dist.share_buffers(module)
+    return evaluate(
+        module,
+        images.val_batches,
+        images.normalizer,
+        dist=placement.dist,
+        precision=placement.precision,
+        memory_format=placement.memory_format,
+        before_batch=before_batch,
     )

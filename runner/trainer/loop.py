@@ -27,11 +27,11 @@ _NUM_SIGNALS = 128
 _LAST_STEP = 2**40
 
 
-class Request(NamedTuple):
+class Flags(NamedTuple):
     """What a process asks of all processes between two steps: to end over a bad loss, to stop, to save.
 
-    Each process encodes its request as a number, the numbers are all-reduced by their maximum, and all processes follow
-    the result. So the most urgent request wins: a bad loss, the earliest first; then a signal; then a save.
+    Each process encodes its flags as a number, the numbers are all-reduced to their maximum, and all processes follow
+    the result. So the most urgent flag wins: a bad loss, the earliest first; then a signal; then a save.
     """
 
     first_bad_step: int | None
@@ -42,13 +42,13 @@ class Request(NamedTuple):
     """Whether a checkpoint is due."""
 
     def to_number(self) -> int:
-        """At least 0; more urgent requests give larger numbers."""
+        """At least 0; more urgent flags give larger numbers."""
         urgency = 0 if self.first_bad_step is None else _LAST_STEP - self.first_bad_step
         return (urgency * _NUM_SIGNALS + self.signal_number) * 2 + self.saves
 
     @classmethod
-    def from_number(cls, number: int) -> Request:
-        """The request that gave this number."""
+    def from_number(cls, number: int) -> Flags:
+        """The flags that gave this number."""
         rest, saves = divmod(number, 2)
         urgency, signal_number = divmod(rest, _NUM_SIGNALS)
         return cls(_LAST_STEP - urgency if urgency else None, signal_number, bool(saves))
@@ -88,7 +88,7 @@ class Trainer:
         self.stepper = Stepper(config, state, images, placement)
         self.pruned: str | None = None  # why the pruner has ended the training early
         self._pruner = pruner
-        self._requests = Vote(placement.dist)
+        self._vote = Vote(placement.dist)
         self._first_bad_step: int | None = None  # at which this process saw an infinite loss, as of its newest report
         self._saved_at = time.monotonic()
         self._saved_name: str | None = None  # the newest checkpoint, of exactly the present state
@@ -255,18 +255,18 @@ class Trainer:
         minutes, received = self.config.trainer.checkpoint_minutes, self.placement.stop.received
         is_due = minutes is not None and time.monotonic() - self._saved_at >= minutes * 60
         signal_number = signal.Signals[received].value if received else 0
-        own = Request(self._first_bad_step, signal_number, saves=is_due and self.placement.dist.is_main)
-        request = Request.from_number(self._requests.cast(own.to_number()))
-        if request.first_bad_step is not None:
-            raise self.state.bad_loss(request.first_bad_step)
-        if request.signal_number:
+        own = Flags(self._first_bad_step, signal_number, saves=is_due and self.placement.dist.is_main)
+        flags = Flags.from_number(self._vote.cast(own.to_number()))
+        if flags.first_bad_step is not None:
+            raise self.state.bad_loss(flags.first_bad_step)
+        if flags.signal_number:
             self.save()
             self.writer.wait()
             raise StoppedOnRequest(
-                f"stopped on {signal.Signals(request.signal_number).name} at epoch {self.state.progress.epoch + 1}, "
+                f"stopped on {signal.Signals(flags.signal_number).name} at epoch {self.state.progress.epoch + 1}, "
                 f"step {self.state.progress.step}; everything is saved"
             )
-        if request.saves and may_save:
+        if flags.saves and may_save:
             self.save()
 
     def save(self) -> None:

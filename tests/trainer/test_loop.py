@@ -8,31 +8,31 @@ from pathlib import Path
 import pytest
 
 import runner
-from runner.trainer.loop import Request, Trainer
+from runner.trainer.loop import Flags, Trainer
 
 # From the least to the most urgent one.
-REQUESTS = [
-    Request(None, 0, saves=False),
-    Request(None, 0, saves=True),
-    Request(None, 2, saves=False),
-    Request(None, 15, saves=True),
-    Request(10**9, 0, saves=False),
-    Request(7, 0, saves=False),
-    Request(7, 0, saves=True),
-    Request(1, 127, saves=False),
+FLAGS = [
+    Flags(None, 0, saves=False),
+    Flags(None, 0, saves=True),
+    Flags(None, 2, saves=False),
+    Flags(None, 15, saves=True),
+    Flags(10**9, 0, saves=False),
+    Flags(7, 0, saves=False),
+    Flags(7, 0, saves=True),
+    Flags(1, 127, saves=False),
 ]
 
 
-@pytest.mark.parametrize("request_", REQUESTS)
-def test_a_number_gives_the_request_back(request_: Request) -> None:
-    number = request_.to_number()
+@pytest.mark.parametrize("flags", FLAGS)
+def test_a_number_gives_the_values_back(flags: Flags) -> None:
+    number = flags.to_number()
     assert 0 <= number < 2**63
-    assert Request.from_number(number) == request_
+    assert Flags.from_number(number) == flags
 
 
-def test_the_most_urgent_is_heard() -> None:
-    for less, more in itertools.pairwise(REQUESTS):
-        assert Request.from_number(max(less.to_number(), more.to_number())) == more
+def test_the_most_urgent_wins() -> None:
+    for less, more in itertools.pairwise(FLAGS):
+        assert Flags.from_number(max(less.to_number(), more.to_number())) == more
 
 
 def test_a_trainer_is_made_of_a_handful_of_parts():
