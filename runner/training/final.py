@@ -47,13 +47,9 @@ def evaluate_best(assembled: Assembled, best: Best, splits: Splits, run_dir: Pat
     try:
         for split, share, folder in passes:
             subject = Subject(split=split, data=described(trainer.config.data), weights=chosen.to_json())
+            scorer, stop = _scorer(trainer), trainer.placement.stop
             found[split] = evaluate_split(
-                _scorer(trainer),
-                share,
-                subject=subject,
-                classes=splits.classes,
-                folder=folder,
-                stop=trainer.placement.stop,
+                scorer, share, subject=subject, classes=splits.classes, folder=folder, stop=stop
             )
             if dist.is_main:
                 tell(found[split])
