@@ -58,7 +58,6 @@ bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." co
 	$(BIN)/python benchmarks/trainers.py --work photographs $(PEERS) $(ARGS)
 	$(BIN)/python benchmarks/memory.py $(ARGS)
 	$(BIN)/python benchmarks/allocator.py $(ARGS)
-	$(BIN)/python benchmarks/small_maps.py $(ARGS)
 	$(BIN)/python benchmarks/decode_threads.py $(ARGS)
 	$(BIN)/python benchmarks/digits_seeds.py
 	$(BIN)/python benchmarks/refusals.py

@@ -56,8 +56,8 @@ def count_waits(typed: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         trainer = build(ready, RunFolder(Path(name)), stack)
         steps = trainer.steps_per_epoch
-        stream = stack.enter_context(closing(trainer.train_batches.stream(0, 0, 2)))
-        trainer._replicate(False)
+        stream = stack.enter_context(closing(trainer.images.train_batches.stream(0, 0, 2)))
+        trainer.stepper.begin_epoch()
         for _ in range(steps // 2):  # kernels are chosen, memory is allocated
             trainer._optimizer_step(stream)
         with warnings.catch_warnings(record=True) as caught:

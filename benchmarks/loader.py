@@ -64,8 +64,8 @@ def ours(typed: list[str], num_batches: int, *, first_epoch: int = 0) -> float:
     overrides = [*typed, f"data.batch_size={BATCH_SIZE}", "data.workers=0"]
     with TemporaryDirectory() as name, ExitStack() as stack:
         trainer = build(preflight(runner.load_config(overrides)), RunFolder(Path(name)), stack)
-        with closing(trainer.train_batches.stream(0, 0, first_epoch + 2)) as stream:
-            for _ in islice(stream, first_epoch * trainer.train_batches.plan.batches_per_epoch):
+        with closing(trainer.images.train_batches.stream(0, 0, first_epoch + 2)) as stream:
+            for _ in islice(stream, first_epoch * trainer.images.train_batches.plan.batches_per_epoch):
                 pass
             return rate((batch.images for batch in stream), num_batches)
 

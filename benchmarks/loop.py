@@ -35,7 +35,6 @@ from runner.run.checkpoint_writer import CheckpointWriter
 from runner.run.run_folder import RunFolder
 from runner.run.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
-from runner.trainer.on_cpu import step_without_copies, weight_gradients_by_product
 from runner.trainer.recorder import Recorder
 from runner.training.assemble import assemble
 
@@ -94,7 +93,7 @@ def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
     whole = time.perf_counter() - started
     rows = [json.loads(line) for line in metrics_file.read_text().splitlines()]
     evaluation = sum(row["evaluation_seconds"] for row in rows)
-    num_val = len(trainer.val_batches._source)
+    num_val = len(trainer.images.val_batches._source)
     warm = rows[1:]
     evaluating, in_epochs = (sum(row[key] for row in warm) for key in ("evaluation_seconds", "epoch_seconds"))
     num_images = sum(row["train_images"] for row in warm)
@@ -111,21 +110,20 @@ def run_runner(trainer: Trainer, metrics_file: Path) -> dict[str, float]:
 
 def run_bare(trainer: Trainer, checkpoint: Path | None) -> dict[str, float]:
     """Images/s of the shortest loop over the same parts; with this file written after each epoch, if there is one."""
-    device, model, optimizer = trainer.dist.device, trainer.model.train(), trainer.optimizer
+    placement, images_of, state = trainer.placement, trainer.images, trainer.state
+    device, model, optimizer = placement.dist.device, state.model.train(), state.optimizer
     epochs, steps = trainer.config.trainer.epochs, trainer.steps_per_epoch
     seconds, counts = [], []
-    with closing(trainer.train_batches.stream(0, 0, epochs)) as stream:
+    with closing(images_of.train_batches.stream(0, 0, epochs)) as stream:
         for _ in range(epochs):
             started, count = time.perf_counter(), 0
             for batch in islice(stream, steps):
-                images = batch.images.to(device, non_blocking=True, memory_format=trainer.memory_format)
+                images = batch.images.to(device, non_blocking=True, memory_format=placement.memory_format)
                 labels = batch.labels.to(device, non_blocking=True)
-                by_product = weight_gradients_by_product(device, trainer.precision)
-                with trainer.precision.autocast(device.type), by_product:
-                    loss = functional.cross_entropy(model(trainer.normalizer(images)), labels)
+                with placement.precision.autocast(device.type):
+                    loss = functional.cross_entropy(model(images_of.normalizer(images)), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
-                with step_without_copies(device):
-                    optimizer.step()
+                optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 count += len(labels)
             synchronize(trainer)
@@ -137,7 +135,7 @@ def run_bare(trainer: Trainer, checkpoint: Path | None) -> dict[str, float]:
 
 
 def synchronize(trainer: Trainer) -> None:
-    if trainer.dist.device.type == "cuda":
+    if trainer.placement.dist.device.type == "cuda":
         torch.cuda.synchronize()
 
 

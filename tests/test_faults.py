@@ -35,7 +35,7 @@ def fails(
     take_step = Trainer._optimizer_step
 
     def faulty(trainer: Trainer, stream: object) -> None:
-        if trainer.progress.step == AT_STEP:
+        if trainer.state.progress.step == AT_STEP:
             trainer.writer.wait()  # the fault is to hit the training, not the checkpoint of the epoch before
             fault()
         take_step(trainer, stream)  # type: ignore[arg-type]

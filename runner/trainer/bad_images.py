@@ -77,8 +77,8 @@ def what_is_left(images: torch.Tensor, side: int, model: nn.Module) -> Iterator[
     Of a single image two: BatchNorm can't train on one value per channel, and the statistics are the same; the twin is
     to be left out of the loss. Without any image the process still takes part in the exchange, with gradients of zero:
     two black images, which are to be left out too, stand in, as a user's model need not take an empty batch
-    (`x.view(n, -1)`). All layers are in eval mode then, so that none learns from them. Only SyncBatchNorm must go on
-    with the others, and is given an empty batch, of which it knows that nothing is to be learnt.
+    (`x.view(n, -1)`). All layers are in eval mode then, so that none learns from them. Only SyncBatchNorm must
+    exchange statistics with the other processes, and is given an empty batch, from which it learns nothing.
 
     Args:
         images: uint8, shape (N, 3, height, width), or (0, 3, 0, 0).

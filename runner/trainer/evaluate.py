@@ -26,7 +26,7 @@ of these images have finite scores N: the others count for nothing."""
 
 
 def _ignore(ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor, is_scored: Tensor) -> None:
-    """For whoever wants no more than counts."""
+    """Where counts are all that is wanted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def evaluate(
         precision: number format of the forward pass.
         memory_format: layout of the images, that of the module's weights.
         before_batch: called by all processes equally often; may raise to end the evaluation.
-        observe: called with each batch of this process, for whoever wants more than counts.
+        observe: called with each batch of this process, where more than counts is wanted.
 
     Raises:
         InvalidDatasetError: not one image can be read.

@@ -121,7 +121,7 @@ class Meter:
         return vars(self.read_all(dist)) | self.clock.to_json()
 
     def restore(self, values: dict[str, Any], *, is_main: bool) -> None:
-        """Go on from sums that :meth:`to_json` gave: the main process holds them, the others begin at zero."""
+        """Continue from sums that :meth:`to_json` gave: the main process holds them, the others begin at zero."""
         self.clock.restore(values)
         if is_main:
             self._sums.copy_(torch.tensor([values["loss"], values["correct"]], dtype=self._sums.dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -42,8 +43,23 @@ class Progress:
             return True  # a resumed run may watch another metric than before
         return value < self.best.value if metric == "val_loss" else value > self.best.value
 
-    def count_patience(self, val_loss: float) -> None:
-        """Note the validation loss of an epoch: patience counts epochs without one below the *lowest* so far."""
+    def advance(self, position: int) -> None:
+        """Note that an optimizer step was taken, on the images of the epoch up to this position."""
+        self.position = position
+        self.step += 1
+
+    def end_epoch(self, candidates: Iterable[Best], val_loss: float) -> None:
+        """Turn to the next epoch.
+
+        Args:
+            candidates: what the epoch's weights reached; the best of all epochs is kept, of a tie the earlier one.
+            val_loss: patience counts the epochs without one below the *lowest* so far.
+        """
+        self.epoch += 1
+        self.position = 0
+        for candidate in candidates:
+            if self.improves(candidate.metric, candidate.value):
+                self.best = candidate
         if self.lowest_val_loss is None or val_loss < self.lowest_val_loss:
             self.lowest_val_loss = val_loss
             self.epochs_without_improvement = 0

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -52,7 +51,8 @@ from runner.trainer.average import MovingAverage
 from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
 from runner.trainer.recorder import Recorder
-from runner.trainer.weighting import Weighting
+from runner.trainer.state import Placement, TrainingState
+from runner.trainer.training_images import TrainingImages, Weighting
 
 _NUM_LOADED_AT_ONCE = 256
 
@@ -77,6 +77,7 @@ def assemble(
     precision: Precision,
     stop: StopRequest,
     recorder: Recorder | None,
+    pruner: Callable[[int], str | None] | None = None,
     keeping: Keeping | None = None,
     weights: StartingWeights = "download",
 ) -> Assembled:
@@ -92,29 +93,19 @@ def assemble(
     built = build_model(config.model, len(splits.classes), weights)
     data = in_force(config)
     keeping = keeping or _agreed_keeping(data, splits, dist)
-    num_kept, data = -(-len(splits.val) // dist.world_size) if keeping.evaluation else 0, keeping.applied_to(data)
+    data = keeping.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     model = _placed(built.module, config, dist, memory_format)
-    train_batches = _train_batches(config, data, kept_in_memory(splits.train, data, keeping, dist, num_kept), dist)
-    trainer = Trainer(
-        config=config,
-        dist=dist,
-        precision=precision,
-        classes=splits.classes,
-        model=model,
+    images = _images(config, data, splits, keeping, dist)
+    placement = Placement(dist=dist, precision=precision, memory_format=memory_format, stop=stop)
+    state = TrainingState(
+        model,
+        build_optimizer(config.optimizer, model),
+        placement,
         head=head_of(model, config.model) if config.trainer.freeze_backbone_epochs else None,
         ema=MovingAverage(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None,
-        normalizer=Normalizer(data.normalize).to(dist.device),
-        memory_format=memory_format,
-        optimizer=build_optimizer(config.optimizer, model),
-        train_batches=train_batches,
-        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist, num_kept)),
-        **_counting(data, splits, train_batches, dist),
-        data_fingerprint=fingerprint(splits),
-        writer=writer,
-        stop=stop,
-        recorder=recorder,
     )
+    trainer = Trainer(config, state, images, placement, writer=writer, recorder=recorder, pruner=pruner)
     test = share_of(data, "data.test", splits.test, dist) if splits.test is not None else None
     return Assembled(trainer=trainer, data=data, test=test)
 
@@ -153,12 +144,21 @@ def preview_batches(config: Config, splits: Splits) -> TrainBatches:
     return _train_batches(config, data.model_copy(update=uncached), splits.train, alone)
 
 
-def _counting(data: DataConfig, splits: Splits, batches: TrainBatches, dist: DistContext) -> dict[str, Any]:
-    """What decides how much an image counts, and whether too many are bad."""
+def _images(config: Config, data: DataConfig, splits: Splits, keeping: Keeping, dist: DistContext) -> TrainingImages:
+    num_kept = -(-len(splits.val) // dist.world_size) if keeping.evaluation else 0
+    train_batches = _train_batches(config, data, kept_in_memory(splits.train, data, keeping, dist, num_kept), dist)
     is_weighted = data.balance == "loss_weights"
     weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
-    bad_images = (_bad_images(data, "data.train", splits.train, dist), _bad_images(data, "data.val", splits.val, dist))
-    return {"weighting": Weighting(batches, weights, dist.device), "bad_images": bad_images}
+    return TrainingImages(
+        train_batches=train_batches,
+        val_batches=_eval_batches(data, splits.val, dist, _kept_on(data, dist, num_kept)),
+        normalizer=Normalizer(data.normalize).to(dist.device),
+        weighting=Weighting(train_batches, weights, dist.device),
+        bad_train=_bad_images(data, "data.train", splits.train, dist),
+        bad_val=_bad_images(data, "data.val", splits.val, dist),
+        classes=splits.classes,
+        fingerprint=fingerprint(splits),
+    )
 
 
 def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> BadImages:

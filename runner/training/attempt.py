@@ -22,13 +22,13 @@ class Attempt:
     command: str = field(default_factory=lambda: shlex.join(sys.orig_argv))
     """The whole command line, for the record."""
     is_resumed: bool = False
-    """Whether the run goes on in its folder: from the newest valid checkpoint, or from the start without one."""
+    """Whether the run is continued in its folder: from the newest valid checkpoint, or from the start without one."""
     num_earlier: int = 0
     """Attempts that run.json counts already: until it counts one more, this one has changed nothing."""
     notes: tuple[str, ...] = ()
     """What the log should say about a config that was changed for this attempt."""
     may_change_data: bool = False
-    """Whether the user wants to go on with other images of the same classes."""
+    """Whether the user wants to continue with other images of the same classes."""
     may_download: bool = True
     """Whether weights that `model.weights` names may be downloaded: those that only a saved config names may not."""
     repeats: str | None = None
@@ -39,7 +39,7 @@ class Pruner(Protocol):
     """Compares a run with the other trials of its sweep."""
 
     def decision(self, run_dir: Path, epoch: int) -> str | None:
-        """Why the run in this folder ends after so many epochs; None where it goes on."""
+        """Why the run in this folder ends after so many epochs; None where it continues."""
 
 
 def _nothing(*_: object) -> None:
@@ -48,7 +48,7 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
-    """What a training calls, handed in by whoever starts it; it travels to other processes by pickle."""
+    """What a training calls, handed in by the caller who starts it; it travels to other processes by pickle."""
 
     write_report: Callable[[Path, Splits], None] = _nothing
     """Called with the run folder and the data once the run has completed or failed."""

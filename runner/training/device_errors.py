@@ -1,4 +1,4 @@
-"""What torch says when a device can't go on or a loader process has died, turned into the error that it is."""
+"""What torch says when a device fails or a loader process has died, turned into the error that it is."""
 
 from __future__ import annotations
 

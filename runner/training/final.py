@@ -18,10 +18,16 @@ from runner.trainer.progress import Best
 from runner.training.assemble import Assembled
 
 
-def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[str, dict[str, Any]]:
+def evaluate_best(assembled: Assembled, best: Best, splits: Splits, run_dir: Path) -> dict[str, dict[str, Any]]:
     """Evaluate the best weights on the validation split and, where there is one, on the test split.
 
     Every process must call it, once training is over: the trainer's model holds the best weights afterwards.
+
+    Args:
+        assembled: the parts of the run.
+        best: whose weights are evaluated.
+        splits: the data set.
+        run_dir: the run folder.
 
     Returns:
         What metrics.json holds, by split.
@@ -30,11 +36,10 @@ def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[s
         StoppedOnRequest: when any process was asked to stop; resuming the run does it again.
         InvalidDatasetError: an image of the test split can't be read; the run is trained and packaged by then.
     """
-    trainer, best = assembled.trainer, assembled.trainer.progress.best
-    assert best is not None, "training ends with at least one evaluation"
+    trainer, dist, images = assembled.trainer, assembled.trainer.placement.dist, assembled.trainer.images
     chosen = _best_weights(trainer, best)
-    load_weights(trainer.model, chosen.file, trainer.dist)
-    val = Share(source=splits.val, batches=trainer.val_batches, bad_images=trainer.bad_val)
+    load_weights(trainer.state.model, chosen.file, dist)
+    val = Share(source=splits.val, batches=images.val_batches, bad_images=images.bad_val)
     passes = [("val", val, run_dir / "evaluation")]
     if assembled.test is not None:
         passes.append(("test", assembled.test, run_dir / "evaluation" / "test"))
@@ -42,15 +47,11 @@ def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[s
     try:
         for split, share, folder in passes:
             subject = Subject(split=split, data=described(trainer.config.data), weights=chosen.to_json())
+            scorer, stop = _scorer(trainer), trainer.placement.stop
             found[split] = evaluate_split(
-                _scorer(trainer),
-                share,
-                subject=subject,
-                classes=splits.classes,
-                folder=folder,
-                stop=trainer.stop,
+                scorer, share, subject=subject, classes=splits.classes, folder=folder, stop=stop
             )
-            if trainer.dist.is_main:
+            if dist.is_main:
                 tell(found[split])
     except StoppedOnRequest as request:
         raise StoppedOnRequest(f"{request}, after training; everything is saved, and a resume evaluates") from None
@@ -58,7 +59,7 @@ def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[s
         raise InvalidDatasetError(
             f"training is done and the model is packaged, but it can't be evaluated: {error}; mend that, then resume"
         ) from error
-    if trainer.dist.is_main:
+    if dist.is_main:
         _compare(best, found["val"])
     return found
 
@@ -66,19 +67,20 @@ def evaluate_best(assembled: Assembled, splits: Splits, run_dir: Path) -> dict[s
 def _best_weights(trainer: Trainer, best: Best) -> ChosenWeights:
     file = trainer.writer.folder / best.checkpoint / f"{'ema' if best.weights == 'ema' else 'model'}.safetensors"
     # Only the main process is sure to see the file; it alone writes.
-    digest = sha256_of(file) if trainer.dist.is_main else ""
+    digest = sha256_of(file) if trainer.placement.dist.is_main else ""
     return ChosenWeights(
         file=file, checkpoint="best", kind=best.weights, epoch=best.epoch, sha256=digest, is_automatic=True
     )
 
 
 def _scorer(trainer: Trainer) -> Scorer:
+    placement = trainer.placement
     return Scorer(
-        module=trainer.model,
-        normalizer=trainer.normalizer,
-        dist=trainer.dist,
-        precision=trainer.precision,
-        memory_format=trainer.memory_format,
+        module=trainer.state.model,
+        normalizer=trainer.images.normalizer,
+        dist=placement.dist,
+        precision=placement.precision,
+        memory_format=placement.memory_format,
     )
 
 

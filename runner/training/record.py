@@ -62,7 +62,7 @@ def begin(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, 
 def _written_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
     """Keep run.json true however the run ends, short of a kill (of which the lock tells).
 
-    An attempt that is refused before it goes on is no part of the run: it leaves run.json as it was.
+    An attempt that fails before it continues the run is no part of it: it leaves run.json as it was.
     """
     try:
         yield
@@ -86,7 +86,7 @@ def _written_end(folder: RunFolder, dist: DistContext) -> Iterator[None]:
 def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext, hooks: Hooks) -> Iterator[None]:
     """Keep run.json true however the run ends, and write the report of one that has completed or failed.
 
-    One that is asked to stop has none: it must go, and will go on.
+    A run that is asked to stop gets none: there may be no time for it, and the run will be continued.
     """
     try:
         with _written_end(folder, dist):
@@ -104,8 +104,8 @@ def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext, hooks: Ho
 
 
 def _whole_best(folder: RunFolder, trainer: Trainer) -> Best:
-    """The best checkpoint, or what takes its place; run.json, the pointer and the trainer know of it then."""
-    progress, store = trainer.progress, CheckpointStore(trainer.writer.folder, trainer.config.trainer.keep)
+    """The best checkpoint, or what takes its place; run.json and the pointer know of it then."""
+    progress, store = trainer.state.progress, CheckpointStore(trainer.writer.folder, trainer.config.trainer.keep)
     if progress.best is None:
         raise CheckpointError(f"{store.folder}: no whole checkpoint is known to be good; train another epoch")
     best, damaged = whole_best(store, progress.best, progress.epoch)
@@ -114,16 +114,16 @@ def _whole_best(folder: RunFolder, trainer: Trainer) -> Best:
             raise CheckpointError(f"{damaged['problem']}; it was the best, and nothing is known of the others")
         store.put_aside(damaged["checkpoint"])
         store.point("best", best.checkpoint)
-        progress.best = best
         folder.tell_damage(damaged, best=summary_of_best(best))
     assert best is not None, "nothing is damaged"
     return best
 
 
-def package_best(folder: RunFolder, assembled: Assembled) -> None:
+def package_best(folder: RunFolder, assembled: Assembled) -> Best:
     """Package the best weights, from their verified checkpoint, byte for byte.
 
-    Where that is damaged, the best of what is left becomes the best; the other processes are to be told.
+    Returns:
+        What was packaged: where the best checkpoint is damaged, the best of those that are left.
 
     Raises:
         CheckpointError: when that checkpoint is damaged, and no other is known to be good.
@@ -134,8 +134,8 @@ def package_best(folder: RunFolder, assembled: Assembled) -> None:
     stem = "ema" if best.weights == "ema" else "model"
     card = {
         "architecture": trainer.config.model.model_dump(mode="json"),
-        "num_classes": len(trainer.classes),
-        "classes": list(trainer.classes),
+        "num_classes": len(trainer.images.classes),
+        "classes": list(trainer.images.classes),
         "preprocessing": {
             "image_size": data.image_size,
             "transforms": [transform.model_dump(mode="json") for transform in data.eval_transforms],
@@ -149,8 +149,9 @@ def package_best(folder: RunFolder, assembled: Assembled) -> None:
             "start": folder.record["start"],
             "git": folder.record["git"],
             "data": trainer.config.data.source,
-            "data_fingerprint": trainer.data_fingerprint,
+            "data_fingerprint": trainer.images.fingerprint,
             "versions": folder.record["versions"],
         },
     }
     write_package(folder.model, checkpoint / f"{stem}.safetensors", card)
+    return best

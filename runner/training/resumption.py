@@ -1,4 +1,4 @@
-"""Where a training goes on that was begun before: from which checkpoint, with which number format."""
+"""Continuing a training: from which checkpoint, on which data, with which number format."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ from runner.run.contents import State, judged
 from runner.run.run_folder import RunFolder, read_record
 from runner.trainer.progress import Progress
 from runner.trainer.recorder import summary_of_best
-from runner.trainer.state import CHECKPOINT_FORMAT, check_belongs, share_checkpoint
+from runner.trainer.state import CHECKPOINT_FORMAT
 from runner.training.attempt import Attempt
 from runner.training.best_left import whole_best
+
+_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def find_checkpoint(
     splits: Splits, content: Content, store: CheckpointStore, *, dist: DistContext, attempt: Attempt
 ) -> Checkpoint | None:
-    """Where all processes go on; None where it is the start. Every process must call it; changes nothing yet.
+    """The checkpoint from which all processes continue; None for the start. Every process must call it.
+
+    Changes nothing yet.
 
     Args:
         splits: the data set as it is now.
@@ -41,11 +45,11 @@ def find_checkpoint(
     """
     if not attempt.is_resumed:
         return None
-    return share_checkpoint(_newest(splits, content, store, attempt) if dist.is_main else None, dist)
+    return _shared(_newest(splits, content, store, attempt) if dist.is_main else None, dist)
 
 
 def _newest(splits: Splits, content: Content, store: CheckpointStore, attempt: Attempt) -> Checkpoint | None:
-    """The newest whole checkpoint, once it is sure that it can be gone on from."""
+    """The newest whole checkpoint, once it is sure that the run can continue from it."""
     for note in attempt.notes:
         LOGGER.info("changed     %s", note)
     checkpoint, damages = store.newest_valid()
@@ -55,17 +59,71 @@ def _newest(splits: Splits, content: Content, store: CheckpointStore, attempt: A
         if damages:
             raise CheckpointError(f"{store.folder}: none of {len(damages)} checkpoints is whole; start a new run")
         return None
-    if checkpoint.state.get("format") == CHECKPOINT_FORMAT:  # another is refused as such
+    if checkpoint.state.get("format") == CHECKPOINT_FORMAT:  # any other is reported below
         judged(checkpoint.state, State, str(store.folder / checkpoint.name / "state.json"))
-    check_belongs(
+    _check_belongs(
         checkpoint.state,
         classes=splits.classes,
         data_fingerprint=fingerprint(splits),
         may_change=attempt.may_change_data,
     )
     if not attempt.may_change_data:
-        _refuse_other_content(read_record(store.folder.parent), content)
+        _check_content(read_record(store.folder.parent), content)
     return _with_whole_best(checkpoint, store)
+
+
+def _shared(checkpoint: Checkpoint | None, dist: DistContext) -> Checkpoint | None:
+    """Give every process the checkpoint that the main one has read, be its folder on a shared file system or not."""
+    outline = None
+    if checkpoint is not None:
+        shapes = {
+            stem: {name: (list(value.shape), str(value.dtype)) for name, value in group.items()}
+            for stem, group in checkpoint.tensors.items()
+        }
+        outline = (checkpoint.name, checkpoint.state, shapes)
+    outline = dist.share_object(outline)
+    if outline is None:
+        return None
+    name, state, shapes = outline
+    if checkpoint is None:
+        tensors = {
+            stem: {name: torch.empty(shape, dtype=_DTYPES[dtype]) for name, (shape, dtype) in group.items()}
+            for stem, group in shapes.items()
+        }
+        checkpoint = Checkpoint(name=name, state=state, tensors=tensors)
+    dist.share_tensors(value for group in checkpoint.tensors.values() for value in group.values())
+    return checkpoint
+
+
+def _check_belongs(state: dict[str, Any], *, classes: tuple[str, ...], data_fingerprint: str, may_change: bool) -> None:
+    """Check that the data set is the one that the run was started with.
+
+    Args:
+        state: of the checkpoint.
+        classes: of the data set as it is now.
+        data_fingerprint: of the data set as it is now.
+        may_change: whether the user has said that other images of the same classes are wanted.
+
+    Raises:
+        CheckpointError: naming what differs.
+    """
+    if state.get("format") != CHECKPOINT_FORMAT:
+        found = str(state.get("format"))[:20]
+        raise CheckpointError(
+            f"the checkpoint has format {found}; this runner continues from format {CHECKPOINT_FORMAT}"
+        )
+    if tuple(state["classes"]) != classes:
+        gone, come = sorted(set(state["classes"]) - set(classes)), sorted(set(classes) - set(state["classes"]))
+        raise CheckpointError(
+            f"the data set has other classes than the run was started with: gone {gone or 'none'}, new {come or 'none'}"
+            "; start a new run"
+        )
+    if state["data_fingerprint"] != data_fingerprint and not may_change:
+        raise CheckpointError(
+            "the data set has other images than the run was started with (names, number or order differ), so it would "
+            "continue with the wrong ones; restore it, start a new run, or say that you want it with "
+            "'resume.allow=[data]'"
+        )
 
 
 def _with_whole_best(checkpoint: Checkpoint, store: CheckpointStore) -> Checkpoint:
@@ -79,8 +137,12 @@ def _with_whole_best(checkpoint: Checkpoint, store: CheckpointStore) -> Checkpoi
     return replace(checkpoint, state={**checkpoint.state, "progress": progress.to_json()}, damaged=damaged)
 
 
-def _refuse_other_content(record: dict[str, Any], content: Content) -> None:
-    """Swapped images under the same names; older runs have recorded nothing that could tell."""
+def _check_content(record: dict[str, Any], content: Content) -> None:
+    """Check that no images were swapped under the same names; older runs have recorded nothing to compare with.
+
+    Raises:
+        CheckpointError: when some were.
+    """
     facts = record.get("data")
     before = facts.get("content") if isinstance(facts, dict) else None
     if found := differences(before, content, ("train", "val")):
@@ -93,7 +155,7 @@ def _refuse_other_content(record: dict[str, Any], content: Content) -> None:
 def go_back(
     folder: RunFolder, config: Config, store: CheckpointStore, checkpoint: Checkpoint | None, attempt: Attempt
 ) -> None:
-    """Put the folder back to the moment of the checkpoint; only once training is sure to go on from it."""
+    """Put the folder back to the moment of the checkpoint; only once it is sure that training continues from it."""
     progress = Progress.from_json(checkpoint.state["progress"]) if checkpoint is not None else Progress()
     damaged = checkpoint.damaged if checkpoint is not None else None
     folder.cut_metrics(progress.epoch)
@@ -110,7 +172,7 @@ def go_back(
 
 
 def precision_of(config: Config, dist: DistContext, checkpoint: Checkpoint | None) -> Precision:
-    """The number format; a run that goes on keeps that of its beginning, and its number of threads.
+    """The number format; a run that is continued keeps that of its beginning, and its number of threads.
 
     Every process must call it.
     """

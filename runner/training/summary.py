@@ -12,6 +12,7 @@ from runner.data.fingerprint import Content, fingerprint
 from runner.data.loader.balance import weights_by_class
 from runner.data.splits import Splits
 from runner.dist.device import Precision, describe_device
+from runner.optimizer import peak_learning_rate
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best
 
@@ -20,8 +21,8 @@ _MOST_SHOWN_CLASSES = 20
 
 def introduce(config: Config, splits: Splits, trainer: Trainer, precision: Precision) -> None:
     """Say what is about to be trained, on what, and how."""
-    dist = trainer.dist
-    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    dist = trainer.placement.dist
+    num_parameters = sum(parameter.numel() for parameter in trainer.state.model.parameters())
     processes = f"{dist.world_size} process" + ("es" if dist.world_size > 1 else "")
     is_scaled = config.optimizer.lr_scaling == "linear"
     LOGGER.info("run folder  %s", trainer.writer.folder.parent)
@@ -48,7 +49,7 @@ def introduce(config: Config, splits: Splits, trainer: Trainer, precision: Preci
         config.schedule.name,
         _epochs(config.trainer.epochs),
         trainer.steps_per_epoch,
-        trainer.peak,
+        peak_learning_rate(config.optimizer, dist.world_size),
         f"{config.optimizer.lr:g} × {processes}" if is_scaled else "not scaled with the number of processes",
     )
 

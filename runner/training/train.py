@@ -6,7 +6,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +24,8 @@ from runner.run.checkpoint_writer import CheckpointWriter
 from runner.run.package import add_metrics
 from runner.run.run_folder import RunFolder
 from runner.run.tensorboard import TensorBoardLog
-from runner.trainer.loop import Trainer
-from runner.trainer.progress import Best, Progress
+from runner.trainer.progress import Best
 from runner.trainer.recorder import Recorder
-from runner.trainer.state import restore
 from runner.training.assemble import Assembled, assemble
 from runner.training.attempt import Attempt, Hooks
 from runner.training.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
@@ -63,7 +61,7 @@ def train(
 
     Args:
         config: complete and checked, with resolved paths.
-        run_dir: the run folder; new and empty, or to go on in.
+        run_dir: the run folder; new and empty, or that of a run to continue.
         splits: the data set, inspected.
         attempt: how it was asked for.
         hooks: what is called at the end and between epochs.
@@ -107,11 +105,23 @@ def _begun(
         writer = stack.enter_context(CheckpointWriter(store))
         with device_errors_named(dist.device, BEFORE_THE_FIRST_BATCH):
             weights = _starting_weights(checkpoint, attempt)
+            pruner = partial(hooks.pruner.decision, folder.path) if hooks.pruner is not None else None
             assembled = assemble(
-                config, splits, writer, dist=dist, precision=precision, stop=stop, recorder=recorder, weights=weights
+                config,
+                splits,
+                writer,
+                dist=dist,
+                precision=precision,
+                stop=stop,
+                recorder=recorder,
+                pruner=pruner,
+                weights=weights,
             )
             introduce(config, splits, assembled.trainer, precision)
-            _prepare(assembled.trainer, checkpoint, hooks, folder)
+            if checkpoint is not None:
+                assembled.trainer.restore(checkpoint)
+            elif recorder is not None:
+                recorder.images(assembled.trainer.images.train_batches.preview(_NUM_SHOWN_IMAGES).images)
         if attempt.is_resumed and dist.is_main:
             go_back(folder, config, store, checkpoint, attempt)
         if dist.is_main:
@@ -138,16 +148,6 @@ def _starting_weights(checkpoint: Checkpoint | None, attempt: Attempt) -> Starti
     return "download" if attempt.may_download else "local"
 
 
-def _prepare(trainer: Trainer, checkpoint: Checkpoint | None, hooks: Hooks, folder: RunFolder) -> None:
-    """Put the trainer where it begins or continues, with the pruner of a trial."""
-    if hooks.pruner is not None:
-        trainer.pruner = partial(hooks.pruner.decision, folder.path)
-    if checkpoint is not None:
-        restore(trainer, checkpoint)
-    elif trainer.recorder is not None:
-        trainer.recorder.images(trainer.train_batches.preview(_NUM_SHOWN_IMAGES).images)
-
-
 def _run(
     config: Config,
     assembled: Assembled,
@@ -155,54 +155,53 @@ def _run(
     folder: RunFolder,
     recorder: Recorder | None,
 ) -> RunResult:
-    trainer = assembled.trainer
+    trainer, progress = assembled.trainer, assembled.trainer.state.progress
     started = time.perf_counter()
     trainer.fit()
-    if trainer.pruned is None:
-        if recorder is not None:
-            _package(assembled, folder)
-        # The main process may have found the best checkpoint damaged, and have taken another.
-        trainer.progress.best = Progress.from_json(trainer.dist.share_object(trainer.progress.to_json())).best
-    trainer.writer.wait()
-    best = trainer.progress.best
-    assert best is not None, "training ends with at least one evaluation"
     if trainer.pruned is not None:
-        LOGGER.info("pruned      after epoch %d: %s", trainer.progress.epoch, trainer.pruned)
+        trainer.writer.wait()
+        LOGGER.info("pruned      after epoch %d: %s", progress.epoch, trainer.pruned)
+        assert progress.best is not None, "training ends with at least one evaluation"
         if recorder is not None:
-            recorder.end(config, best, trainer.progress.step)
+            recorder.end(config, progress.best, progress.step)
             folder.end("pruned")
-        return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+        return RunResult(run_dir=folder.path, best=progress.best, num_epochs=progress.epoch)
+    packaged = asdict(_package(assembled, folder)) if recorder is not None else None
+    best = Best(**trainer.placement.dist.share_object(packaged))
+    trainer.writer.wait()
     # Imported here, because the first step need not wait for it.
     from runner.evaluation.split import summary_of  # noqa: PLC0415
     from runner.training.final import evaluate_best  # noqa: PLC0415
 
-    found = {split: summary_of(metrics) for split, metrics in evaluate_best(assembled, splits, folder.path).items()}
+    found = {
+        split: summary_of(metrics) for split, metrics in evaluate_best(assembled, best, splits, folder.path).items()
+    }
     if recorder is not None:
         recorder.warn(_skipped(assembled))
         add_metrics(folder.model, found)
         folder.update(test=found.get("test"))
-        recorder.end(config, best, trainer.progress.step)
+        recorder.end(config, best, progress.step)
         folder.end("completed")
-        conclude(folder.path, best, trainer.progress.epoch, time.perf_counter() - started)
-    return RunResult(run_dir=folder.path, best=best, num_epochs=trainer.progress.epoch)
+        conclude(folder.path, best, progress.epoch, time.perf_counter() - started)
+    return RunResult(run_dir=folder.path, best=best, num_epochs=progress.epoch)
 
 
-def _package(assembled: Assembled, folder: RunFolder) -> None:
+def _package(assembled: Assembled, folder: RunFolder) -> Best:
     """Package the best weights; import what measures them while the last checkpoint is still being written."""
     try:
         for name in ("runner.training.final", "runner.evaluation.picture"):
             importlib.import_module(name)
     finally:  # a training that is finished is packaged, whatever can't be imported
         assembled.trainer.writer.wait()
-        package_best(folder, assembled)
+        best = package_best(folder, assembled)
+    return best
 
 
 def _skipped(assembled: Assembled) -> Iterator[str]:
     """A sentence on each split of which images were skipped."""
-    of_test = [assembled.test.bad_images] if assembled.test is not None else []
-    for bad_images in (assembled.trainer.bad_train, assembled.trainer.bad_val, *of_test):
-        if summary := bad_images.summary():
-            yield summary
+    yield from assembled.trainer.images.summaries_of_bad()
+    if assembled.test is not None and (summary := assembled.test.bad_images.summary()):
+        yield summary
 
 
 def _batch_too_large(config: Config) -> str:

@@ -202,7 +202,7 @@ def test_too_many_end_the_run(photos, train, split):
 
 
 def test_a_killed_run_skips_the_same_images_when_it_goes_on(photos, options, tmp_path, monkeypatch):
-    from tests.test_resume import begin, outcome, resume
+    from tests.training.test_resume import begin, outcome, resume
 
     root = photos("some", bad=(3, 9, 13), num_images=24)
     typed = ("data.batch_size=8", "trainer.max_steps=null", "trainer.epochs=2", "trainer.freeze_backbone_epochs=0")
@@ -298,9 +298,9 @@ def test_no_images_are_computed_in_the_format_of_synchronised_statistics(tiny, t
             return self.head(images.mean((2, 3)))
 
     trainer = trainer_on(torch.device("cpu"), Precision(name="bf16", reason="asked for"), tiny(), tmp_path)
-    trainer.model = trainer.replica = spy = Spy()
-    batch = trainer.train_batches.preview(num_images) if num_images else EMPTY
-    trainer._backward(batch, 0, 1.0)
+    trainer.state.model = trainer.stepper.replica = spy = Spy()
+    batch = trainer.images.train_batches.preview(num_images) if num_images else EMPTY
+    trainer.stepper._backward(batch, 0, 1.0)
     assert spy.seen == [num_images > 0]
 
 

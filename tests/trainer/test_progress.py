@@ -30,11 +30,29 @@ def test_patience_counts_epochs_without_improvement_over_the_best_loss():
     counts = []
     # Each of the last three beats its predecessor or not, but none beats 0.5.
     for loss in (0.9, 0.5, 0.8, 0.6, 0.55):
-        progress.count_patience(loss)
+        progress.end_epoch([], loss)
         counts.append(progress.epochs_without_improvement)
     assert counts == [0, 0, 1, 2, 3]
-    progress.count_patience(0.49)
+    progress.end_epoch([], 0.49)
     assert progress.epochs_without_improvement == 0
+
+
+def test_steps_advance_within_an_epoch_and_its_end_turns_to_the_next():
+    progress = Progress()
+    progress.advance(8)
+    progress.advance(16)
+    assert (progress.epoch, progress.position, progress.step) == (0, 16, 2)
+    progress.end_epoch([], 1.0)
+    assert (progress.epoch, progress.position, progress.step) == (1, 0, 2)
+
+
+def test_the_best_of_all_candidates_is_kept_and_of_a_tie_the_earlier():
+    progress = Progress()
+    raw, average, later = best("val_top1", 0.5), best("val_top1", 0.6), best("val_top1", 0.6)
+    progress.end_epoch([raw, average], 1.0)
+    assert progress.best is average
+    progress.end_epoch([later], 1.0)
+    assert progress.best is average
 
 
 @pytest.mark.parametrize(

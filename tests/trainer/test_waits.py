@@ -25,7 +25,6 @@ from runner.launch.preflight import preflight
 from runner.run.checkpoint import CheckpointStore
 from runner.run.checkpoint_writer import CheckpointWriter
 from runner.trainer import evaluate as evaluation
-from runner.trainer import loop
 from runner.trainer.loop import Trainer
 from runner.training.assemble import assemble
 
@@ -95,10 +94,8 @@ def on_meta(tiny: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Tra
 @contextmanager
 def under_way(trainer: Trainer) -> Iterator[Callable[[], None]]:
     """A training behind its first step; gives what takes the next one."""
-    with closing(trainer.train_batches.stream(0, 0, 1)) as stream:
-        loop.set_training_mode(trainer.model, trainer.head)
-        trainer._replicate(trainer.head is not None)
-        trainer.weighting.begin(0)
+    with closing(trainer.images.train_batches.stream(0, 0, 1)) as stream:
+        trainer.stepper.begin_epoch()
         trainer._optimizer_step(stream)
         yield lambda: trainer._optimizer_step(stream)
 
@@ -126,12 +123,12 @@ def test_no_batch_of_evaluation_waits_for_the_device(on_meta, monkeypatch):
     monkeypatch.setattr(evaluation._Sums, "of_all", lambda sums, dist: len(seen))
     with Crossings() as crossings:
         num_seen = evaluation.evaluate(
-            trainer.model,
-            trainer.val_batches,
-            trainer.normalizer,
-            dist=trainer.dist,
-            precision=trainer.precision,
-            memory_format=trainer.memory_format,
+            trainer.state.model,
+            trainer.images.val_batches,
+            trainer.images.normalizer,
+            dist=trainer.placement.dist,
+            precision=trainer.placement.precision,
+            memory_format=trainer.placement.memory_format,
             before_batch=lambda: None,
             observe=lambda ids, guesses, logits, losses, is_scored: seen.append(logits.shape),
         )
@@ -144,7 +141,7 @@ def test_whoever_does_wait_is_noticed(on_meta):
     trainer = on_meta()
     count = torch.tensor(3)
     with under_way(trainer) as step, Crossings() as crossings:
-        trainer.ema = type("Average", (), {"update": lambda _: count.to(META)})()
+        trainer.state.ema = type("Average", (), {"update": lambda _: count.to(META)})()
         step()
     assert crossings.shapes == [PICTURE, LABEL, count.shape]
 

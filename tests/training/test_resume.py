@@ -28,9 +28,9 @@ from runner.run import run_folder
 from runner.run.checkpoint import Checkpoint, CheckpointStore, write_manifest
 from runner.run.package import read_package
 from runner.run.run_folder import RunFolder
-from runner.trainer import state
 from runner.trainer.loop import Trainer
-from runner.trainer.progress import Progress
+from runner.trainer.progress import Best, Progress
+from runner.trainer.state import TrainingState
 from runner.training import record
 from runner.training.assemble import Assembled
 from runner.training.attempt import Attempt
@@ -87,7 +87,7 @@ def begin(overrides: list[str], output_dir: Path, monkeypatch: pytest.MonkeyPatc
     take_step = Trainer._optimizer_step
 
     def dying(trainer: Trainer, stream: object) -> None:
-        if trainer.progress.step == at_step:
+        if trainer.state.progress.step == at_step:
             raise Killed
         take_step(trainer, stream)  # type: ignore[arg-type]
 
@@ -159,27 +159,38 @@ def test_crops_that_are_drawn_on_the_device_go_on_as_well(tiny, tmp_path, monkey
     assert unkilled(ON_DEVICE) != unkilled(SCENARIO)
 
 
-def without(field: str) -> Callable[[Trainer, object], None]:
-    def forgetful(trainer: Trainer, checkpoint: object) -> None:
-        state._progress(trainer, checkpoint)  # type: ignore[arg-type]
-        setattr(trainer.progress, field, getattr(Progress(), field))
+restore_progress = TrainingState._restore_progress
+
+
+def without(field: str) -> Callable[[TrainingState, Checkpoint], None]:
+    def forgetful(state: TrainingState, checkpoint: Checkpoint) -> None:
+        restore_progress(state, checkpoint)
+        setattr(state.progress, field, getattr(Progress(), field))
 
     return forgetful
 
 
+def nothing(*_: object) -> None:
+    pass
+
+
 MUTATIONS = {
-    **{part.__name__.strip("_"): (part, None) for part in (state._model, state._optimizer, state._ema, state._meter)},
-    **{f"progress.{field}": (state._progress, without(field)) for field in ("epoch", "position", "step")},
+    **{part: (f"_restore_{part}", nothing) for part in ("model", "optimizer", "ema", "meter")},
+    **{f"progress.{field}": ("_restore_progress", without(field)) for field in ("epoch", "position", "step")},
 }
+
+
+def test_no_restored_part_is_without_such_a_test():
+    # Of the scaler and of the best see below.
+    tried = {method for method, _ in MUTATIONS.values()} | {"_restore_scaler"}
+    assert {name for name in vars(TrainingState) if name.startswith("_restore")} == tried
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_leaving_out_any_restored_part_is_noticed(tiny, tmp_path, monkeypatch, unkilled, name):
     # Killed in the third epoch, after a checkpoint in its middle.
     run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 13)
-    left_out, instead = MUTATIONS[name]
-    parts = [instead if part is left_out else part for part in state.RESTORED]
-    monkeypatch.setattr(state, "RESTORED", tuple(part for part in parts if part is not None))
+    monkeypatch.setattr(TrainingState, *MUTATIONS[name])
     assert is_noticed(run_dir, unkilled(SCENARIO))
 
 
@@ -188,8 +199,7 @@ def test_leaving_out_the_best_and_patience_is_noticed(tiny, tmp_path, monkeypatc
     run_dir = begin(tiny(*PATIENCE), tmp_path, monkeypatch, 13)
     intact = outcome(resume_copy(run_dir, tmp_path))
     assert intact == unkilled(PATIENCE)
-    parts = [without(field) if part is state._progress else part for part in state.RESTORED]
-    monkeypatch.setattr(state, "RESTORED", tuple(parts))
+    monkeypatch.setattr(TrainingState, "_restore_progress", without(field))
     assert is_noticed(run_dir, unkilled(PATIENCE))
 
 
@@ -208,7 +218,7 @@ def test_a_generator_whose_state_is_left_out_is_noticed(tiny, tmp_path, monkeypa
 
     def begin_process() -> None:
         if is_left_out:
-            monkeypatch.setattr("runner.trainer.loop.key", partial(a_generator_of_the_process, counter=[0]))
+            monkeypatch.setattr("runner.trainer.step.key", partial(a_generator_of_the_process, counter=[0]))
 
     begin_process()
     unkilled = outcome(runner.fit(runner.load_config(tiny(*DRAWS, f"output_dir={tmp_path}/whole"))).run_dir)
@@ -231,8 +241,7 @@ def test_the_scaler_of_fp16_goes_on(tiny, tmp_path, monkeypatch, is_left_out):
     whole = runner.fit(runner.load_config(tiny(*scenario, f"output_dir={tmp_path}/whole"))).run_dir
     run_dir = begin(tiny(*scenario), tmp_path, monkeypatch, 7)
     if is_left_out:
-        parts = [part for part in state.RESTORED if part is not state._scaler]
-        monkeypatch.setattr(state, "RESTORED", tuple(parts))
+        monkeypatch.setattr(TrainingState, "_restore_scaler", nothing)
     resume(run_dir)
     saved = [last_state(folder)["scaler"] for folder in (whole, run_dir)]
     assert saved[0]["scale"] == 3.0 * 1.5**2
@@ -406,8 +415,8 @@ def test_a_row_that_was_written_before_the_kill_is_not_written_twice(tiny, tmp_p
     save, calls = Trainer.save, []
 
     def dying(trainer: Trainer) -> None:
-        calls.append(trainer.progress.epoch)
-        if trainer.progress.epoch == 1:
+        calls.append(trainer.state.progress.epoch)
+        if trainer.state.progress.epoch == 1:
             trainer.writer.wait()
             raise Killed
         save(trainer)
@@ -450,9 +459,10 @@ def test_a_damaged_best_is_put_aside_and_the_best_of_what_is_left_takes_its_plac
 def test_a_best_that_is_found_damaged_in_the_end_is_replaced_too(tiny, tmp_path, monkeypatch):
     package = record.package_best
 
-    def damaged_before(folder: RunFolder, assembled: Assembled) -> None:
-        flip_a_byte(folder.checkpoints / assembled.trainer.progress.best.checkpoint / "model.safetensors")
-        package(folder, assembled)
+    def damaged_before(folder: RunFolder, assembled: Assembled) -> Best:
+        best = assembled.trainer.state.progress.best
+        flip_a_byte(folder.checkpoints / best.checkpoint / "model.safetensors")
+        return package(folder, assembled)
 
     monkeypatch.setattr("runner.training.train.package_best", damaged_before)
     result = runner.fit(runner.load_config(tiny(*PATIENCE, "trainer.keep=9")))

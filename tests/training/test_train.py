@@ -330,7 +330,7 @@ def test_checkpoints_by_the_clock(tiny):
     assert store.names() == [f"0000-{step:08d}" for step in range(5)] + ["0001-00000005"]
 
 
-@pytest.mark.parametrize("place", ["runner.trainer.loop.Trainer._backward", "runner.training.final.evaluate_split"])
+@pytest.mark.parametrize("place", ["runner.trainer.step.Stepper._backward", "runner.training.final.evaluate_split"])
 def test_out_of_memory_says_what_to_try(tiny, monkeypatch, place):
     def too_much(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

@@ -32,7 +32,6 @@ from runner.run.checkpoint import CheckpointStore
 from runner.run.checkpoint_writer import CheckpointWriter
 from runner.trainer.progress import Best
 from runner.trainer.recorder import Recorder, StepReport
-from runner.trainer.state import tensors_of
 from runner.training.assemble import Assembled, assemble, kept_in_memory
 
 _NUM_EPOCHS = 2  # the first one warms up, the second one is measured
@@ -113,7 +112,7 @@ def train_briefly(bench: Bench, num_steps: int) -> Pace:
 def load_briefly(bench: Bench, num_steps: int) -> float:
     """Images/s of the loader alone: batches of the real data that nobody trains on."""
     with _set_up(bench, num_steps) as (assembled, _):
-        batches = assembled.trainer.train_batches
+        batches = assembled.trainer.images.train_batches
         num_batches = num_steps * bench.config.trainer.accumulate_steps
         # What loader processes have made while they started up does not count, nor an epoch in which images are decoded
         # that are kept from then on.
@@ -130,7 +129,7 @@ def without_data(bench: Bench) -> Bench:
     """The same training on images that are in memory and need no transform: what is left is the device's work."""
     num_held = min(bench.step_images, _MOST_HELD_IMAGES)
     with _set_up(bench, 1) as (assembled, _):
-        held = assembled.trainer.train_batches.preview(num_held).images
+        held = assembled.trainer.images.train_batches.preview(num_held).images
     pool = np.ascontiguousarray(held.permute(0, 2, 3, 1).cpu().numpy())
     train, val = (SyntheticSource(pool, source.labels) for source in (bench.splits.train, bench.splits.val))
     plain: dict[str, Any] = {"train_transforms": (), "eval_transforms": (), "workers": 0, "cache": "none"}
@@ -212,9 +211,9 @@ def _pace(assembled: Assembled, listener: _Listener, num_steps: int) -> Pace:
     first, last = listener.reports[0], listener.reports[-1]
     row = listener.rows[-1]
     num_images = int(row["train_images"])
-    tensors = tensors_of(trainer)
+    tensors = trainer.state.tensors()
     model_bytes = sum(tensor.nbytes for tensor in tensors["model"].values())
-    is_cuda = trainer.dist.device.type == "cuda"
+    is_cuda = trainer.placement.dist.device.type == "cuda"
     return Pace(
         num_steps=num_steps,
         step_seconds=num_images / num_steps / last.images_per_second,

@@ -33,7 +33,7 @@ import ctypes
 from runner.trainer.loop import Trainer
 step = Trainer._optimizer_step
 def hang(trainer, stream):
-    if trainer.progress.epoch == 0:
+    if trainer.state.progress.epoch == 0:
         return step(trainer, stream)
     trainer.writer.wait()
     mutex = ctypes.create_string_buffer(128)

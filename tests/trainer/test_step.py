@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from runner.trainer.backbone import set_training_mode
+from runner.trainer.step import set_training_mode
 
 
 def test_a_frozen_backbone_learns_nothing_and_keeps_its_statistics():
