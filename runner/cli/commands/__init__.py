@@ -1,1 +1,1 @@
-"""One module per command: `runner/commands/x.py` carries out `python -m runner x`."""
+"""Commands: `runner/cli/commands/x.py` carries out `python -m runner x`, `x/y.py` there `python -m runner x y`."""

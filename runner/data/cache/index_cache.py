@@ -11,8 +11,9 @@ clock's granularity (2 s on FAT) a later change could leave the times as they ar
 as an index holds names; for that reason it holds no sizes of files either, which nothing cheap could hold true, and
 which cost a `stat` per image.
 
-The file is mapped into memory: all processes of a machine that use it, loaders too, share one copy. Its time of change
-says when it was last used, to the day; what was not used for 90 days is removed when another index is kept.
+An index is a file in the format of safetensors that is mapped into memory: all processes of a machine that use it,
+loaders too, share one copy. Its time of change says when it was last used, to the day; what was not used for 90 days is
+removed when another index is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +31,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import save
 
 from runner.base.errors import InvalidDatasetError, OutputError
 from runner.base.files import locked, write_atomic
-from runner.base.untrusted import open_regular
-from runner.data.sources.index import BROKEN_LINK, FolderIndex, LeftOut, Scan, Stamp, packed, scan, stamp_of
+from runner.base.untrusted import open_regular, parse_json
+from runner.data.sources.index import BROKEN_LINK, FolderIndex, LeftOut, Scan, scan, stamp_of
 
-# With its first word changes whatever changes the meaning of the file, such as the list of extensions.
-_MAGIC = b"runner index 1\n"
-_DIGEST_BYTES = 32
-_ALIGNMENT = 64
+# Raise it with whatever changes the meaning of a file, such as the list of extensions. It is part of the file's name:
+# a file of another version is not found, and is removed once it is old.
+_VERSION = 2
 # Smaller folders are listed faster than anything else could be done.
 MIN_IMAGES = 10_000
 _NANOSECONDS_UNTIL_TRUSTED = 2 * 10**9
@@ -48,6 +49,8 @@ _MOST_SECONDS_TO_WAIT = 600.0
 _SECONDS_UNTIL_FORGOTTEN = 90 * 24 * 3600.0
 # Of a file that was used, so rarely is it noted: reading should not mean writing.
 _SECONDS_BETWEEN_NOTES = 24 * 3600.0
+# What the reading of a file raises that is missing, damaged or made by somebody else.
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +58,11 @@ class MappedIndex(FolderIndex):
     """An index whose arrays lie in a file; other processes map the same file instead of getting a copy."""
 
     file: Path
-    digest: bytes
-    """Of the file's content."""
+    digest: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the name of its file, and by what must be found should that be gone."""
-        return _mapped_again, (self.file, self.digest, self.folder, _digest_of_names(self))
+        """Pickled by the name of its file, and by the digest of what must be found should that be gone."""
+        return _mapped_again, (self.file, self.digest, self.folder)
 
 
 def load_or_scan(folder: str, *, key: str, cache: Path, may_keep: bool = True) -> tuple[FolderIndex, str | None]:
@@ -143,7 +145,7 @@ def _name(folder: str) -> str:
         stamp = stamp_of(os.fsencode(folder))
     except OSError:
         stamp = None  # the scan will say why
-    return hashlib.sha256(os.fsencode(folder) + repr(stamp).encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(folder) + repr((stamp, _VERSION)).encode()).hexdigest()[:32]
 
 
 def _is_lasting(found: Scan, begun_ns: int) -> bool:
@@ -167,34 +169,22 @@ def _one_process_at_a_time(file: Path) -> Iterator[str | None]:
         yield hindrance
 
 
-# The file: magic, length of the header, header (JSON), arrays, digest of all before ----------------------------------
-
-
 def _write(file: Path, found: Scan) -> None:
     index = found.index
-    directories, ends = packed(list(found.stamps))
-    stamps = np.array(list(found.stamps.values()), dtype=np.int64)
     arrays: dict[str, npt.NDArray[Any]] = {
         "labels": index.labels,
         "offsets": index.offsets,
-        "stamps": stamps,
-        "ends": ends,
-        "directories": np.frombuffer(directories, np.uint8),
         "paths": np.frombuffer(index.paths, np.uint8),
+        "stamps": np.array(list(found.stamps.values()), np.int64),
+        "directories": np.frombuffer(b"\0".join(found.stamps), np.uint8),
     }
-    header = {
-        "folder": os.fsencode(index.folder).hex(),
+    about = {
+        "folder": index.folder,
         "classes": index.classes,
-        "left_out": [[entry.reason, entry.count, list(entry.examples)] for entry in index.left_out],
-        "arrays": {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()},
+        "left_out": [[entry.reason, entry.count, entry.examples] for entry in index.left_out],
+        "digest": _digest(index),
     }
-    packed_header = json.dumps(header).encode()
-    content = bytearray(_MAGIC + len(packed_header).to_bytes(8, "little") + packed_header)
-    for array in arrays.values():
-        content += bytes(-len(content) % _ALIGNMENT)
-        content += array.tobytes()
-    content += _digest(content)
-    write_atomic(file, bytes(content))
+    write_atomic(file, save(arrays, {"about": json.dumps(about)}))
 
 
 def _read_valid(file: Path, folder: str) -> MappedIndex | None:
@@ -206,71 +196,64 @@ def _read_valid(file: Path, folder: str) -> MappedIndex | None:
         directory = os.fsencode(folder)
         if all(stamp_of(os.path.join(directory, name)) == stamp for name, stamp in stamps.items()):  # noqa: PTH118
             return index
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
-        # Missing, damaged, of another version, or a folder is gone: in any case the data set is scanned again.
+    except _UNREADABLE:  # or a folder is gone; in any case the data set is scanned again
         return None
     return None
 
 
-def _read(file: Path) -> tuple[MappedIndex, dict[bytes, Stamp]]:
+def _read(file: Path) -> tuple[MappedIndex, dict[bytes, tuple[int, ...]]]:
+    """What a file says; the caller names the errors of a damaged one.
+
+    The library would copy the arrays into memory of this process. Which arrays there are, and of which type, is decided
+    here and not by the file.
+    """
     with open_regular(file) as opened:
         content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
-    digest = bytes(content[-_DIGEST_BYTES:])
-    if content[: len(_MAGIC)] != _MAGIC or _digest(content[:-_DIGEST_BYTES]) != digest:
-        raise ValueError(f"{file} is damaged or of another version")
-    start = len(_MAGIC) + 8
-    end = start + int.from_bytes(content[len(_MAGIC) : start], "little")
-    header = json.loads(bytes(content[start:end]))
-    arrays = _arrays(content, header["arrays"], end)
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = parse_json(str(content[8:start], "utf-8"), str(file))
+    about = parse_json(header["__metadata__"]["about"], str(file))
+
+    def part(name: str) -> memoryview:
+        begin, end = header[name]["data_offsets"]
+        return content[start:][begin:end]
+
     index = MappedIndex(
-        folder=os.fsdecode(bytes.fromhex(header["folder"])),
-        classes=tuple(header["classes"]),
-        labels=arrays["labels"],
-        paths=arrays["paths"].data,
-        offsets=arrays["offsets"],
-        left_out=tuple(LeftOut(reason, count, tuple(examples)) for reason, count, examples in header["left_out"]),
+        folder=about["folder"],
+        classes=tuple(map(str, about["classes"])),
+        labels=np.frombuffer(part("labels"), np.int64),
+        paths=part("paths"),
+        offsets=np.frombuffer(part("offsets"), np.int64),
+        left_out=tuple(LeftOut(reason, count, tuple(examples)) for reason, count, examples in about["left_out"]),
         file=file,
-        digest=digest,
+        digest=about["digest"],
     )
-    ends, names = arrays["ends"].tolist(), arrays["directories"].tobytes()
-    stamps = {
-        names[ends[number] : ends[number + 1]]: Stamp(*values)
-        for number, values in enumerate(arrays["stamps"].tolist())
-    }
-    return index, stamps
+    are_labels = 0 <= index.labels.min() <= index.labels.max() < len(index.classes)
+    if not are_labels or len(index.offsets) != len(index) + 1 or _digest(index) != index.digest:
+        raise ValueError(f"{file} is damaged")
+    stamps = np.frombuffer(part("stamps"), np.int64).reshape(-1, 3).tolist()
+    return index, dict(zip(bytes(part("directories")).split(b"\0"), map(tuple, stamps), strict=True))
 
 
-def _arrays(content: memoryview, shapes: Mapping[str, Any], start: int) -> dict[str, npt.NDArray[Any]]:
-    arrays = {}
-    for name, (kind, shape) in shapes.items():
-        start += -start % _ALIGNMENT
-        size = int(np.prod(shape))
-        arrays[name] = np.frombuffer(content, np.dtype(kind), size, start).reshape(shape)
-        start += size * np.dtype(kind).itemsize
-    return arrays
+def _digest(index: FolderIndex) -> str:
+    """Of all that an index says."""
+    words = (len(index), index.folder, index.classes, index.left_out)
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=32)
+    for part in (index.labels.data, index.offsets.data, index.paths):
+        digest.update(part)
+    return digest.hexdigest()
 
 
-def _digest(content: bytearray | memoryview) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
-
-
-def _digest_of_names(index: FolderIndex) -> bytes:
-    digest = hashlib.blake2b(index.labels.tobytes() + index.offsets.tobytes(), digest_size=_DIGEST_BYTES)
-    digest.update(index.paths)
-    return digest.digest()
-
-
-def _mapped_again(file: Path, digest: bytes, folder: str, names: bytes) -> FolderIndex:
+def _mapped_again(file: Path, digest: str, folder: str) -> FolderIndex:
     """The same index in another process.
 
     Raises:
         InvalidDatasetError: its file was replaced or removed, and the folder has changed since.
     """
-    with suppress(OSError, ValueError):
+    with suppress(*_UNREADABLE):
         index, _ = _read(file)
         if index.digest == digest:
             return index
     scanned = scan(folder, key="data").index
-    if _digest_of_names(scanned) != names:
+    if _digest(scanned) != digest:
         raise InvalidDatasetError(f"{folder} was changed while processes were started; start again")
     return scanned

@@ -9,10 +9,8 @@ from typing import assert_never
 
 from runner.base.errors import Problem
 from runner.config.schema.data import (
-    CsvData,
     DataConfig,
     DigitsData,
-    FolderData,
     SyntheticData,
     TorchvisionData,
     TorchvisionDatasetName,
@@ -117,8 +115,6 @@ def _mirrored_pixels(transform: Transform, shorter_side: int | None) -> int:
 
 def _at_start(data: DataConfig) -> Extent:
     match data:
-        case FolderData() | CsvData():
-            return Extent(None, is_square=False)
         case DigitsData():
             return Extent(8, is_square=True)
         case TorchvisionData():
@@ -126,8 +122,8 @@ def _at_start(data: DataConfig) -> Extent:
             return Extent(side, is_square=side is not None)
         case SyntheticData():
             return Extent(data.image_size, is_square=True)
-        case _:
-            assert_never(data)
+        case _:  # files may have any size
+            return Extent(None, is_square=False)
 
 
 def _square_side(name: TorchvisionDatasetName) -> int | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import assert_never
 
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
 from runner.base.untrusted import printable
-from runner.config.schema.data import CsvData, DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
+from runner.config.schema.data import DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
 
 # Changes when the files that `runner/data/sources/digits.py` writes change.
 _DIGITS_FOLDER = "digits-v1"
@@ -40,8 +39,6 @@ def resolve_paths(data: DataConfig) -> DataConfig:
     match data:
         case FolderData():
             return _resolved_folder(data)
-        case CsvData():
-            return _with_paths(data, data.root, data.train, data.val, data.test)
         case DigitsData():
             root = _full(data.root or cache_folder() / _DIGITS_FOLDER)
             # Not looked for: the first run will write them.
@@ -60,7 +57,7 @@ def resolve_paths(data: DataConfig) -> DataConfig:
             _refuse_exclude(data)
             return data.model_copy(update={"root": None})
         case _:
-            assert_never(data)
+            return _with_paths(data, data.root, data.train, data.val, data.test)
 
 
 def _resolved_folder(data: FolderData) -> DataConfig:

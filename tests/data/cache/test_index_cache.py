@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import multiprocessing
 import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from runner.base.errors import InvalidDatasetError
 from runner.config.schema.data import DataConfig
@@ -183,6 +186,80 @@ def test_a_truncated_file_is_made_anew(folder, load, tmp_path, size):
     file.write_bytes(content)
     assert load(folder)[1]
     assert not load(folder)[1]
+
+
+def test_no_damaged_byte_is_believed(folder, load, tmp_path):
+    load(folder)
+    index, _ = load(folder)
+    (file,) = (tmp_path / "cache").iterdir()
+    whole = file.read_bytes()
+    damaged = tmp_path / "damaged.index"
+    for place in range(len(whole)):
+        content = bytearray(whole)
+        content[place] ^= 1
+        damaged.unlink(missing_ok=True)
+        damaged.write_bytes(content)
+        read = index_cache._read_valid(damaged, str(folder))
+        assert read is None or same(read, index)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header, about: header.update(labels={"data_offsets": [0, 1 << 70]}),
+        lambda header, about: header.update(labels={"data_offsets": [-8, None]}),
+        lambda header, about: header.update(paths={"data_offsets": [0, 10, 2]}),
+        lambda header, about: header.update(paths={"data_offsets": "ab"}),
+        lambda header, about: header.update(offsets=7),
+        lambda header, about: header.update(stamps={"data_offsets": [0, 0]}),
+        lambda header, about: header.pop("directories"),
+        lambda header, about: about.update(classes=["ant"]),
+        lambda header, about: about.update(classes=5),
+        lambda header, about: about.update(left_out=[["hidden", 1]]),
+        lambda header, about: about.update(digest=None),
+        lambda header, about: about.clear(),
+    ],
+)
+def test_what_a_header_claims_is_not_believed(folder, load, tmp_path, change):
+    load(folder)
+    (file,) = (tmp_path / "cache").iterdir()
+    content = file.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    about = json.loads(header["__metadata__"]["about"])
+    change(header, about)
+    header["__metadata__"]["about"] = json.dumps(about)
+    changed = json.dumps(header).encode()
+    file.unlink()
+    file.write_bytes(len(changed).to_bytes(8, "little") + changed + content[start:])
+    assert load(folder)[1]
+    assert not load(folder)[1]
+
+
+def test_labels_beyond_the_classes_are_not_believed_whatever_the_digest_says(folder, load, tmp_path):
+    load(folder)
+    index, _ = load(folder)
+    wrong = replace(index, labels=index.labels + 9)
+    index_cache._write(index.file, replace(index_cache.scan(str(folder), key="data.train"), index=wrong))
+    assert load(folder)[1]
+
+
+@pytest.mark.parametrize("content", [b"runner index 1\n" + bytes(100), b'\x0c\0\0\0\0\0\0\0{"a": [[[[[', b"\x80\x04."])
+def test_what_is_no_index_of_this_format_is_made_anew(folder, load, tmp_path, content):
+    load(folder)
+    (file,) = (tmp_path / "cache").iterdir()
+    file.unlink()
+    file.write_bytes(content)
+    assert load(folder)[1]
+    assert not load(folder)[1]
+
+
+def test_the_library_reads_what_is_kept(folder, load, tmp_path):
+    load(folder)
+    (file,) = (tmp_path / "cache").iterdir()
+    kept = load_file(file)
+    assert kept["labels"].tolist() == [0, 0, 1, 2]
+    assert kept["paths"].tobytes().startswith(b"ant/1.jpg")
 
 
 def test_the_file_of_another_folder_is_not_taken(folder, load, tmp_path):
