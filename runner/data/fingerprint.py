@@ -78,7 +78,7 @@ def content_of(
     extent: FingerprintExtent,
     *,
     names: Sequence[str] = ("train", "val", "test"),
-    beat: Callable[[], object] = lambda: None,
+    heartbeat: Callable[[], object] = lambda: None,
 ) -> Content:
     """What identifies the images of each split, beyond what they are called.
 
@@ -97,7 +97,9 @@ def content_of(
     """
     sources: dict[str, ImageSource | None] = {name: getattr(splits, name) for name in names}
     return {
-        name: _content(source, splits.classes, extent, beat) for name, source in sources.items() if source is not None
+        name: _content(source, splits.classes, extent, heartbeat)
+        for name, source in sources.items()
+        if source is not None
     }
 
 
@@ -129,7 +131,7 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
 
 
 def _content(
-    source: ImageSource, classes: Sequence[str], extent: FingerprintExtent, beat: Callable[[], object]
+    source: ImageSource, classes: Sequence[str], extent: FingerprintExtent, heartbeat: Callable[[], object]
 ) -> dict[str, int | str]:
     names = hashlib.sha256(b"\0".join(name.encode(errors="surrogateescape") for name in classes))
     names.update(source.labels.tobytes())
@@ -139,17 +141,17 @@ def _content(
         return content
     everything = np.arange(len(source))
     if source.file(0) is not None:
-        found = _in_threads(partial(_size, source), everything, _STATS_PER_TASK, beat)
+        found = _in_threads(partial(_size, source), everything, _STATS_PER_TASK, heartbeat)
         content["sizes"] = hashlib.sha256(np.fromiter(found, np.int64, len(source)).tobytes()).hexdigest()
         most = _NUM_SAMPLED
     else:
         most = _NUM_SAMPLED_IN_MEMORY if source.bytes_once_decoded(0) is None else _NUM_SAMPLED_DECODED
     sample = _sample(len(source), most)
     content["num_sampled"] = len(sample)
-    heads = _in_threads(partial(_hash, source, most_bytes=_MOST_BYTES_OF_A_SAMPLE), sample, _READS_PER_TASK, beat)
+    heads = _in_threads(partial(_hash, source, most_bytes=_MOST_BYTES_OF_A_SAMPLE), sample, _READS_PER_TASK, heartbeat)
     content["sampled"] = _digest(heads)
     if extent == "full":
-        content["full"] = _digest(_in_threads(partial(_hash, source), everything, _READS_PER_TASK, beat))
+        content["full"] = _digest(_in_threads(partial(_hash, source), everything, _READS_PER_TASK, heartbeat))
     return content
 
 
@@ -161,12 +163,12 @@ def _sample(num_images: int, most: int) -> npt.NDArray[np.int64]:
 
 
 def _in_threads(
-    look: Callable[[int], Result], images: npt.NDArray[np.int64], per_task: int, beat: Callable[[], object]
+    look: Callable[[int], Result], images: npt.NDArray[np.int64], per_task: int, heartbeat: Callable[[], object]
 ) -> Iterator[Result]:
     parts = [images[start : start + per_task].tolist() for start in range(0, len(images), per_task)]
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
         for found in threads.map(lambda part: [look(image) for image in part], parts):
-            beat()
+            heartbeat()
             yield from found
 
 

@@ -44,7 +44,7 @@ class DistContext:
     """How the processes were started, for the record."""
     control: torch.distributed.ProcessGroup | None = None
     """For small messages between the CPUs (gloo), beside the exchange of gradients; None where there is one process."""
-    beat: Callable[[], None] = _no_one_watches
+    heartbeat: Callable[[], None] = _no_one_watches
     """Called whenever this process gets on; whoever watches it takes a long silence for a stall."""
 
     @property

@@ -19,7 +19,7 @@ _TICK_SECONDS = 0.5
 _GRACE_SECONDS = 15.0
 
 
-class Watch:
+class Watchdog:
     """Ends a process that stalls or that has lost its parent."""
 
     def __init__(self, *, parent: int, stall_seconds: float | None, on_stall: Callable[[float], None]) -> None:
@@ -33,21 +33,21 @@ class Watch:
         self.parent = parent
         self.stall_seconds = stall_seconds
         self.on_stall = on_stall
-        self._last_beat = time.monotonic()
+        self._last_heartbeat = time.monotonic()
         self._armed_at = 0.0
         self._is_over = threading.Event()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Say that the process gets on."""
-        self._last_beat = time.monotonic()
-        if self.stall_seconds is not None and self._last_beat - self._armed_at > 1:
-            self._armed_at = self._last_beat
+        self._last_heartbeat = time.monotonic()
+        if self.stall_seconds is not None and self._last_heartbeat - self._armed_at > 1:
+            self._armed_at = self._last_heartbeat
             faulthandler.dump_traceback_later(self.stall_seconds + _GRACE_SECONDS, exit=True, file=_STDERR)
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Watch until the end of the block."""
-        self.beat()
+        self.heartbeat()
         thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         thread.start()
         try:
@@ -60,7 +60,7 @@ class Watch:
         while not self._is_over.wait(_TICK_SECONDS):
             if os.getppid() != self.parent:
                 os._exit(128 + signal.SIGKILL)
-            silence = time.monotonic() - self._last_beat
+            silence = time.monotonic() - self._last_heartbeat
             if self.stall_seconds is not None and silence > self.stall_seconds:
                 faulthandler.dump_traceback(_STDERR, all_threads=True)
                 try:

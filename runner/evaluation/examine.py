@@ -47,7 +47,7 @@ class Scorer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class EvaluationSplit:
     """What one process evaluates of a split."""
 
     source: ImageSource
@@ -89,7 +89,9 @@ class _Table:
         self.loss[ids] = torch.where(is_scored, losses, 0).to(self.loss.dtype)
 
 
-def examine(scorer: Scorer, share: Share, *, stop: StopRequest, what: str, line: ProgressLine | None) -> Findings:
+def examine(
+    scorer: Scorer, share: EvaluationSplit, *, stop: StopRequest, what: str, line: ProgressLine | None
+) -> Findings:
     """Evaluate a model on a split and keep the result of each image; every process must call it.
 
     A process keeps one row of 24 bytes per image; sums over processes of one value and zeros are exact.
@@ -123,7 +125,7 @@ def examine(scorer: Scorer, share: Share, *, stop: StopRequest, what: str, line:
         if line is not None:
             line.clear()
     share.bad_images.begin()
-    share.bad_images.meet(counts.bad)
+    share.bad_images.record(counts.bad)
     guess, probability, loss = (dist.sum(values).cpu().numpy() for values in vars(table).values())
     (images,) = np.nonzero(guess)
     return Findings(

@@ -8,7 +8,7 @@ from typing import Any
 from runner.base.console import LOGGER, progress_line
 from runner.base.stop import StopRequest
 from runner.data.source import ImageSource
-from runner.evaluation.examine import Findings, Scorer, Share, examine
+from runner.evaluation.examine import EvaluationSplit, Findings, Scorer, examine
 from runner.evaluation.files import write_evaluation
 from runner.evaluation.measures import expected_calibration_error, of_classes
 from runner.evaluation.subject import Subject
@@ -18,7 +18,7 @@ _MAX_SHOWN_CLASSES = 20
 
 def evaluate_split(
     scorer: Scorer,
-    share: Share,
+    share: EvaluationSplit,
     *,
     subject: Subject,
     classes: tuple[str, ...],
@@ -49,11 +49,11 @@ def evaluate_split(
         return _overall(scorer, findings, share.source, subject)
     with progress_line() as line:
         findings = examine(scorer, share, stop=stop, what=what, line=line)
-    scorer.dist.beat()
+    scorer.dist.heartbeat()
     labels = share.source.labels[findings.images]
     metrics = _overall(scorer, findings, share.source, subject) | of_classes(labels, findings.predicted, classes)
     write_evaluation(folder, metrics, findings, share.source)
-    scorer.dist.beat()
+    scorer.dist.heartbeat()
     return metrics
 
 

@@ -19,7 +19,7 @@ from runner.base.untrusted import UntrustedFileError, parse_json, printable, rea
 Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 Pointer = Literal["last", "best"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Share = Annotated[float, Field(ge=0, le=1)]
+EvaluationSplit = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 CHECKPOINT_NAME = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 JobId = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
@@ -66,10 +66,10 @@ class _Git(Contents):
 
 class _Test(Contents):
     count: Count
-    top1: Share
-    top5: Share | None = None
+    top1: EvaluationSplit
+    top5: EvaluationSplit | None = None
     loss: float | None = None
-    expected_calibration_error: Share | None = None
+    expected_calibration_error: EvaluationSplit | None = None
 
 
 class Failure(Contents):
@@ -219,9 +219,9 @@ class Job(Contents):
 
 
 class _Average(Contents):
-    precision: Share
-    recall: Share
-    f1: Share
+    precision: EvaluationSplit
+    recall: EvaluationSplit
+    f1: EvaluationSplit
 
 
 class _OfClass(_Average):
@@ -236,10 +236,10 @@ class Metrics(Contents):
     count: Annotated[int, Field(ge=1, le=2**53)]
     correct: Count
     num_skipped: Count = 0
-    top1: Share
-    top5: Share
+    top1: EvaluationSplit
+    top5: EvaluationSplit
     loss: float
-    expected_calibration_error: Share = 0.0
+    expected_calibration_error: EvaluationSplit = 0.0
     classes: list[str]
     per_class: list[_OfClass]
     macro_average: _Average

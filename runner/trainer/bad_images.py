@@ -32,7 +32,7 @@ class BadImages:
         """Count anew, for the next epoch or evaluation; the names are kept."""
         self.num_in_epoch = num_in_epoch
 
-    def meet(self, bad: Sequence[BadImage]) -> None:
+    def record(self, bad: Sequence[BadImage]) -> None:
         """Count what all processes have skipped, and name in the log what has not been named.
 
         Raises:

@@ -87,7 +87,7 @@ def evaluate(
     device, sums = dist.device, _Sums(batches, dist.device)
     own = iter(batches)
     for _ in range(-(-batches.num_batches // dist.world_size)):
-        dist.beat()
+        dist.heartbeat()
         before_batch()
         number, batch = next(own, (None, None))
         if number is None or batch is None:

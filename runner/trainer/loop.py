@@ -237,7 +237,7 @@ class Trainer:
         """Turn to the next epoch."""
         for evaluation in filter(None, (result.raw, result.ema)):
             self.images.bad_val.begin()
-            self.images.bad_val.meet(evaluation.bad)
+            self.images.bad_val.record(evaluation.bad)
         self.images.bad_train.begin()
         self.state.end_epoch(result.candidates(self.config.trainer.monitor), result.val_loss)
 

@@ -91,7 +91,7 @@ class Stepper:
         """
         state, precision, memory_format = self.state, self.placement.precision, self.placement.memory_format
         dist, device = self.placement.dist, self.placement.dist.device
-        dist.beat()
+        dist.heartbeat()
         # Dropout and the like draw from (seed, epoch, position, rank), so that there is no generator state to save.
         seed_generators(device, key(self.config.seed, "step", state.progress.epoch, position, dist.rank))
         images = moved(batch.images, device, memory_format)
@@ -137,7 +137,7 @@ class Stepper:
             InvalidDatasetError: too many images are bad.
         """
         everywhere = sorted(BadImage(*item) for item in self.placement.dist.gather(bad))
-        self.images.bad_train.meet(everywhere)
+        self.images.bad_train.record(everywhere)
         if len(everywhere) == num_images:
             self.state.optimizer.zero_grad(set_to_none=True)
             return False

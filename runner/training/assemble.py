@@ -20,11 +20,11 @@ from runner.base.keyed_random import key
 from runner.base.stop import StopRequest
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
-from runner.data.cache.keeping import Keeping, decide_keeping
+from runner.data.cache.cache_policy import CachePolicy, decide_cache_policy
 from runner.data.cache.memory import shown_bytes
+from runner.data.cache.memory_budget import MemoryBudgetError
 from runner.data.cache.on_device import DeviceImages, load_onto, refuse_too_many
 from runner.data.cache.pixel_cache import cached
-from runner.data.cache.room import NoRoomError
 from runner.data.fingerprint import fingerprint
 from runner.data.images.batched import BatchedTransforms, parted
 from runner.data.images.transforms import (
@@ -43,7 +43,7 @@ from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.dist.collectives import DistContext
 from runner.dist.device import Precision, choose_memory_format
-from runner.evaluation.examine import Share
+from runner.evaluation.examine import EvaluationSplit
 from runner.model import StartingWeights, build_model, head_of, weights_preprocessing
 from runner.optimizer import build_optimizer
 from runner.run.checkpoint_writer import CheckpointWriter
@@ -64,7 +64,7 @@ class Assembled:
     trainer: Trainer
     data: DataConfig
     """The data config in force: where weights bring their own preprocessing, it follows them."""
-    test: Share | None
+    test: EvaluationSplit | None
     """This process's share of the test split; None where there is none."""
 
 
@@ -78,12 +78,12 @@ def assemble(
     stop: StopRequest,
     recorder: Recorder | None,
     pruner: Callable[[int], str | None] | None = None,
-    keeping: Keeping | None = None,
+    cache_policy: CachePolicy | None = None,
     weights: StartingWeights = "download",
 ) -> Assembled:
     """Build model, data, optimizer and trainer of one process; of a model that starts from `weights`.
 
-    With `keeping`, decoded images are kept as for other splits than these.
+    With `cache_policy`, decoded images are kept as for other splits than these.
 
     Raises:
         InvalidModelError: when the model can't be built or its weights don't fit.
@@ -92,11 +92,11 @@ def assemble(
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes), weights)
     data = in_force(config)
-    keeping = keeping or _agreed_keeping(data, splits, dist)
-    data = keeping.applied_to(data)
+    cache_policy = cache_policy or _agreed_cache_policy(data, splits, dist)
+    data = cache_policy.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
     model = _placed(built.module, config, dist, memory_format)
-    images = _images(config, data, splits, keeping, dist)
+    images = _images(config, data, splits, cache_policy, dist)
     placement = Placement(dist=dist, precision=precision, memory_format=memory_format, stop=stop)
     state = TrainingState(
         model,
@@ -106,14 +106,14 @@ def assemble(
         ema=MovingAverage(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None,
     )
     trainer = Trainer(config, state, images, placement, writer=writer, recorder=recorder, pruner=pruner)
-    test = share_of(data, "data.test", splits.test, dist) if splits.test is not None else None
+    test = evaluation_split(data, "data.test", splits.test, dist) if splits.test is not None else None
     return Assembled(trainer=trainer, data=data, test=test)
 
 
-def _agreed_keeping(data: DataConfig, splits: Splits, dist: DistContext) -> Keeping:
+def _agreed_cache_policy(data: DataConfig, splits: Splits, dist: DistContext) -> CachePolicy:
     """What is kept, decided by the main process: the others must do the same."""
-    decided = decide_keeping(data, splits.train, len(splits.val)) if dist.is_main else None
-    return Keeping(**dist.share_object(None if decided is None else asdict(decided)))
+    decided = decide_cache_policy(data, splits.train, len(splits.val)) if dist.is_main else None
+    return CachePolicy(**dist.share_object(None if decided is None else asdict(decided)))
 
 
 def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format: torch.memory_format) -> nn.Module:
@@ -138,15 +138,17 @@ def in_force(config: Config) -> DataConfig:
 def preview_batches(config: Config, splits: Splits) -> TrainBatches:
     """The training images as one process would get them, to be looked at: without a model."""
     alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
-    data = decide_keeping(config.data, splits.train, num_evaluation_images=0).applied_to(config.data)
+    data = decide_cache_policy(config.data, splits.train, num_evaluation_images=0).applied_to(config.data)
     # Looked at once, they need not be kept; but where it is asked for, `device` draws its crops in its own way.
     uncached = {"cache": "device" if config.data.cache == "device" else "none"}
     return _train_batches(config, data.model_copy(update=uncached), splits.train, alone)
 
 
-def _images(config: Config, data: DataConfig, splits: Splits, keeping: Keeping, dist: DistContext) -> TrainingImages:
-    num_kept = -(-len(splits.val) // dist.world_size) if keeping.evaluation else 0
-    train_batches = _train_batches(config, data, kept_in_memory(splits.train, data, keeping, dist, num_kept), dist)
+def _images(
+    config: Config, data: DataConfig, splits: Splits, cache_policy: CachePolicy, dist: DistContext
+) -> TrainingImages:
+    num_kept = -(-len(splits.val) // dist.world_size) if cache_policy.evaluation else 0
+    train_batches = _train_batches(config, data, kept_in_memory(splits.train, data, cache_policy, dist, num_kept), dist)
     is_weighted = data.balance == "loss_weights"
     weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
     return TrainingImages(
@@ -168,7 +170,7 @@ def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistConte
 def kept_in_memory(
     source: ImageSource,
     data: DataConfig,
-    keeping: Keeping,
+    cache_policy: CachePolicy,
     dist: DistContext,
     num_kept: int,
     *,
@@ -179,26 +181,27 @@ def kept_in_memory(
     Raises:
         DeviceError: data.cache=memory asks for it, and there is no room.
     """
-    if keeping.training != "memory":
+    if cache_policy.training != "memory":
         return source
     try:
         kept = cached(
             source,
-            keeping.decoded_bytes,
+            cache_policy.decoded_bytes,
             dist.share_object(uuid.uuid4().hex),
             partial(dist.total, 0),
-            is_asked_for=keeping.is_asked_for,
+            is_asked_for=cache_policy.is_asked_for,
             evaluation_bytes=dist.num_sharing_cores * num_kept * _prepared_bytes(data),
         )
-    except NoRoomError as reason:
-        if keeping.is_asked_for:
+    except MemoryBudgetError as reason:
+        if cache_policy.is_asked_for:
             raise DeviceError(f"data.cache=memory: {reason}; use data.cache=none") from reason
         say(
             f"cache       training images are decoded in each epoch: {reason} (data.cache=memory keeps them if it can; "
             "data.cache=none decodes JPEGs no larger than their crops need)"
         )
         return source
-    say(f"cache       training images stay in memory once they are decoded: about {shown_bytes(keeping.decoded_bytes)}")
+    size = shown_bytes(cache_policy.decoded_bytes)
+    say(f"cache       training images stay in memory once they are decoded: about {size}")
     return kept
 
 
@@ -243,13 +246,13 @@ def _on_device(data: DataConfig, batches: TrainBatches, dist: DistContext) -> De
 
 def _beating(batches: EvalBatches, dist: DistContext) -> Iterator[Batch]:
     for _, batch in batches:
-        dist.beat()
+        dist.heartbeat()
         yield batch
 
 
-def share_of(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> Share:
+def evaluation_split(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> EvaluationSplit:
     """What one process evaluates of a split; `key` names the split for messages."""
-    return Share(
+    return EvaluationSplit(
         source=source, batches=_eval_batches(data, source, dist), bad_images=_bad_images(data, key, source, dist)
     )
 

@@ -18,17 +18,17 @@ from runner.data.images.transforms import Normalizer, PackagedTransform, Pipelin
 from runner.data.splits import Splits
 from runner.dist.collectives import DistContext, single_process
 from runner.dist.device import Precision, choose_memory_format
-from runner.evaluation.examine import Scorer, Share
+from runner.evaluation.examine import EvaluationSplit, Scorer
 from runner.evaluation.subject import read_classes
 from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights
 from runner.model import build_architecture, check_trained
 from runner.run.package import Package, Preprocessing, read_package
-from runner.training.assemble import in_force, share_of
+from runner.training.assemble import evaluation_split, in_force
 
 
 def assemble_evaluation(
     config: Config, splits: Splits, split: str, file: Path, *, dist: DistContext, precision: Precision
-) -> tuple[Scorer, Share]:
+) -> tuple[Scorer, EvaluationSplit]:
     """Put together what it takes to evaluate weights; every process must call it.
 
     Args:
@@ -51,7 +51,7 @@ def assemble_evaluation(
     scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
     if config.trainer.compile:
         scorer.module.compile()
-    return scorer, share_of(data, f"data.{split}", splits.val, dist)
+    return scorer, evaluation_split(data, f"data.{split}", splits.val, dist)
 
 
 def _scorer(

@@ -9,7 +9,7 @@ from runner.base.console import LOGGER
 from runner.base.errors import InvalidDatasetError, StoppedOnRequest
 from runner.base.files import sha256_of
 from runner.data.splits import Splits
-from runner.evaluation.examine import Scorer, Share
+from runner.evaluation.examine import EvaluationSplit, Scorer
 from runner.evaluation.split import evaluate_split, tell
 from runner.evaluation.subject import Subject, described
 from runner.evaluation.weights import ChosenWeights, load_weights
@@ -39,7 +39,7 @@ def evaluate_best(assembled: Assembled, best: Best, splits: Splits, run_dir: Pat
     trainer, dist, images = assembled.trainer, assembled.trainer.placement.dist, assembled.trainer.images
     chosen = _best_weights(trainer, best)
     load_weights(trainer.state.model, chosen.file, dist)
-    val = Share(source=splits.val, batches=images.val_batches, bad_images=images.bad_val)
+    val = EvaluationSplit(source=splits.val, batches=images.val_batches, bad_images=images.bad_val)
     passes = [("val", val, run_dir / "evaluation")]
     if assembled.test is not None:
         passes.append(("test", assembled.test, run_dir / "evaluation" / "test"))

@@ -99,7 +99,7 @@ def recorded_end(folder: RunFolder, splits: Splits, dist: DistContext, hooks: Ho
             hooks.write_report(folder.path, splits)
         raise
     if dist.is_main:
-        dist.beat()  # to draw a report is no step, nor is it a stall
+        dist.heartbeat()  # to draw a report is no step, nor is it a stall
         hooks.write_report(folder.path, splits)
 
 

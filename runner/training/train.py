@@ -96,7 +96,7 @@ def _begun(
 ) -> RunResult:
     """Train what has a log and a record, from its start or from its newest checkpoint."""
     with ExitStack() as stack:
-        content = content_of(splits, config.data.fingerprint, beat=dist.beat) if dist.is_main else {}
+        content = content_of(splits, config.data.fingerprint, heartbeat=dist.heartbeat) if dist.is_main else {}
         store = CheckpointStore(folder.checkpoints, config.trainer.keep)
         checkpoint = find_checkpoint(splits, content, store, dist=dist, attempt=attempt)
         precision = precision_of(config, dist, checkpoint)

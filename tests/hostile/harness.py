@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.hostile.place import SECRET, Input, Place
-from tests.hostile.watch import Watch
+from tests.hostile.watch import Watchdog
 
 Outcome = Literal["refused", "accepted", "traceback", "effect", "time-out", "memory", "crash"]
 GOOD: tuple[Outcome, ...] = ("refused", "accepted")
@@ -181,7 +181,7 @@ def _live(item: Input, place: Place, pipe: int) -> None:
             report("broken", f"{item.title}: {traceback.format_exc()}")
             os._exit(1)
         _watch_starts()
-        sys.addaudithook(Watch(report, place.writable))
+        sys.addaudithook(Watchdog(report, place.writable))
         code = _carry_out([place.filled(word) for word in item.argv], report)
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

@@ -75,7 +75,7 @@ def _is_within(path: str, folders: Iterable[str]) -> bool:
     return f"{path}{os.sep}".startswith(tuple(folders))
 
 
-class Watch:
+class Watchdog:
     """What this process may write, and what it reports."""
 
     def __init__(self, report: Callable[[str, str], None], writable: Iterable[Path]) -> None:

@@ -154,7 +154,7 @@ def test_what_becomes_of_the_images_is_said_and_changes_no_pixel(
     for png in photos.rglob("*.png"):
         write_image(png.with_suffix(".jpg"), seed=1, size=(300, 200))
         png.unlink()
-    monkeypatch.setattr("runner.data.cache.room.available_memory", lambda: free)
+    monkeypatch.setattr("runner.data.cache.memory_budget.available_memory", lambda: free)
     run_dir = train()
     assert told in (run_dir / "logs" / "rank_0.log").read_text()
     assert_same(run_dir, train("data.cache=none", "data.jpeg_reduction=none"))

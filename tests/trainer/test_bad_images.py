@@ -216,9 +216,9 @@ def test_a_killed_run_skips_the_same_images_when_it_goes_on(photos, options, tmp
 def test_the_number_so_far_is_known_after_a_resume():
     ledger = BadImages("data.train", num_images=10, max_fraction=0.3, is_logged=False)
     ledger.begin(2)
-    ledger.meet([BadImage(4, "four")])
+    ledger.record([BadImage(4, "four")])
     with pytest.raises(InvalidDatasetError, match=r"at least 4 of 10.*: four; seven"):
-        ledger.meet([BadImage(7, "seven")])
+        ledger.record([BadImage(7, "seven")])
 
 
 def test_the_terminal_is_not_flooded(caplog):
@@ -226,7 +226,7 @@ def test_the_terminal_is_not_flooded(caplog):
     with caplog.at_level(logging.WARNING, logger="runner"):
         for _ in range(2):
             ledger.begin()
-            ledger.meet([BadImage(number, f"image {number}") for number in range(25)])
+            ledger.record([BadImage(number, f"image {number}") for number in range(25)])
     named = [record for record in caplog.records if "skipped a bad image" in record.message]
     assert len(named) == 25
     assert sum(not getattr(record, "is_file_only", False) for record in named) == 10

@@ -14,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-from runner.data.cache.room import NoRoomError, folder_unasked, folder_with_room, leaves_enough
+from runner.data.cache.memory_budget import MemoryBudgetError, folder_unasked, folder_with_room, leaves_enough
 from runner.data.images.stored import DecodedImage, Pixels, StoredImage
 from runner.data.source import ImageSource, Labels
 
@@ -39,7 +39,7 @@ class PixelCache:
             file: on this machine, the same for all processes that are to share.
             num_images: of the split.
             capacity: bytes of pixels at most, the same in all processes; taken as they are needed.
-            is_modest: take no more than leaves others enough; see :func:`runner.data.cache.room.leaves_enough`.
+            is_modest: leave others enough; see :func:`runner.data.cache.memory_budget.leaves_enough`.
 
         Raises:
             OSError: it can't be made, or not so large.
@@ -208,7 +208,7 @@ def cached(
         file = folder / f"runner-{name}-{_machine()}.pixels"
         cache = PixelCache(file, len(source), needed, is_modest=not is_asked_for)
     except OSError as error:
-        raise NoRoomError(f"{file}: {error.strerror}") from error
+        raise MemoryBudgetError(f"{file}: {error.strerror}") from error
     finally:
         try:
             wait_for_all()

@@ -26,10 +26,10 @@ from runner.base import console
 from runner.base.children import children_kept_safe
 from runner.base.console import LOGGER
 from runner.base.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
-from runner.launch.elastic.board import Board
 from runner.launch.elastic.handed import Handed, no_room_for_temporary
 from runner.launch.elastic.machines import Machines, meet_machines, one_machine
 from runner.launch.elastic.rounds import BACKEND, NotRestartedError, asking
+from runner.launch.elastic.shared_state import SharedState
 from runner.launch.elastic.started import Assignment, Outcome, run_rank
 from runner.launch.elastic.stop_requests import requests_forwarded
 from runner.launch.preflight import Ready
@@ -53,9 +53,9 @@ class _Launched(Generic[Result]):
     assignment: Assignment[Result]
 
     @property
-    def board(self) -> Board:
+    def shared_state(self) -> SharedState:
         """What the launcher and its processes share."""
-        return self.assignment.board
+        return self.assignment.shared_state
 
 
 def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
@@ -68,20 +68,20 @@ def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Res
         RunnerError: the named error of the process that failed first; RankFailedError where it has no name.
     """
     plan, config = ready.plan, ready.config
-    board = Board(plan.procs_per_node)
+    shared_state = SharedState(plan.procs_per_node)
     with ExitStack() as stack:
         stack.enter_context(children_kept_safe())
-        stack.enter_context(requests_forwarded(board))
+        stack.enter_context(requests_forwarded(shared_state))
         records, what = stack.enter_context(_records()), stack.enter_context(Handed((ready, work)))
         machines = meet_machines(config, plan) if plan.num_nodes > 1 else one_machine()
         if plan.num_nodes == 1:
             folder = folder or run_folder.make_new(Path(config.output_dir))
-        stack.enter_context(_log(folder, board))
+        stack.enter_context(_log(folder, shared_state))
         LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
         assignment = Assignment(
             what=what,
             folder=folder,
-            board=board,
+            shared_state=shared_state,
             records=records,
             is_shown=console.is_set_up(),
             num_machines=machines.count,
@@ -130,7 +130,7 @@ def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConf
         rdzv_configs=asking(
             machines,
             dist.rendezvous_timeout_seconds,
-            may_begin=lambda: not launched.board.has_failed_finally,
+            may_begin=lambda: not launched.shared_state.has_failed_finally,
             on_begin=lambda: _forget_failures(launched),
         ),
         local_addr=machines.address,
@@ -143,13 +143,13 @@ def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConf
 
 def _forget_failures(launched: _Launched[Result]) -> None:
     """What an attempt has left does not explain the end of the next one."""
-    launched.board.forget()
+    launched.shared_state.forget()
     for left_over in launched.assignment.records.glob("rank_*.error.json"):
         left_over.unlink()
 
 
 @contextmanager
-def _log(folder: Path | None, board: Board) -> Iterator[None]:
+def _log(folder: Path | None, shared_state: SharedState) -> Iterator[None]:
     """Keep the launcher's messages, and only there those of the elastic agent, in the run folder.
 
     Of several machines each has a file of its own, which is written once the processes have agreed on the folder.
@@ -161,7 +161,9 @@ def _log(folder: Path | None, board: Board) -> Iterator[None]:
         else:
             kept = stack.enter_context(console.log_kept())
             stack.callback(
-                lambda: board.folder and kept(board.folder / "logs" / f"launcher_{socket.gethostname()}.log")
+                lambda: (
+                    shared_state.folder and kept(shared_state.folder / "logs" / f"launcher_{socket.gethostname()}.log")
+                )
             )
         files = [handler for handler in LOGGER.handlers if not isinstance(handler, console.ConsoleHandler)]
         for agent in map(logging.getLogger, _LOGGERS_OF_THE_AGENT):
@@ -176,21 +178,21 @@ def _survivors_ended(launched: _Launched[Result]) -> Iterator[None]:
 
     The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
     """
-    board, is_over = launched.board, threading.Event()
+    shared_state, is_over = launched.shared_state, threading.Event()
     dist = launched.ready.config.dist
     seconds_to_give_up = _SECONDS_TO_GIVE_UP + (dist.rendezvous_timeout_seconds if dist.max_restarts else 0)
 
     def watch() -> None:
         failed_at, are_killed = None, False
         while not is_over.wait(_TICK_SECONDS):
-            if not board.has_failed:  # or not any more: the agent has begun another attempt
+            if not shared_state.has_failed:  # or not any more: the agent has begun another attempt
                 failed_at, are_killed = None, False
                 continue
             failed_at = failed_at or time.monotonic()
             seconds = time.monotonic() - failed_at
             if seconds > _SECONDS_TO_END and not are_killed:
                 are_killed = True
-                for local_rank, pid in enumerate(board.pids):
+                for local_rank, pid in enumerate(shared_state.pids):
                     _kill_child(pid, local_rank)
             if seconds > _SECONDS_TO_END + seconds_to_give_up:
                 _give_up(launched)
@@ -228,7 +230,7 @@ def _concluded(outcomes: list[Outcome[Result]]) -> Result:
 def _explained(error: ChildFailedError, launched: _Launched[Result]) -> RunnerError:
     """The failure that came first, told last; run.json says so too."""
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
-    folder = launched.board.folder
+    folder = launched.shared_state.folder
     record = first_failure([launched.assignment.records])
     if (record is None or record.is_echo) and failure.exitcode < 0:
         record = _without_words(rank, failure, folder)
@@ -238,7 +240,7 @@ def _explained(error: ChildFailedError, launched: _Launched[Result]) -> RunnerEr
 
 
 def _told(record: FailureRecord, launched: _Launched[Result]) -> RunnerError:
-    folder = launched.board.folder
+    folder = launched.shared_state.folder
     if folder is not None:
         correct_record(folder, record, launched.work.num_earlier)
     show(record)
@@ -246,8 +248,8 @@ def _told(record: FailureRecord, launched: _Launched[Result]) -> RunnerError:
 
 
 def _reported(error: RunnerError, launched: _Launched[Result]) -> RunnerError:
-    if launched.board.folder is not None:
-        launched.work.explain_failure(launched.board.folder, launched.ready.splits)
+    if launched.shared_state.folder is not None:
+        launched.work.explain_failure(launched.shared_state.folder, launched.ready.splits)
     return error
 
 

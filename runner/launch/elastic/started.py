@@ -15,8 +15,8 @@ from runner.base.errors import StoppedOnRequest
 from runner.base.process import collection_over, collection_paused, heap_set_aside, is_watched
 from runner.dist.addresses import keep_to
 from runner.dist.watchdog import die_with
-from runner.launch.elastic.board import Board
 from runner.launch.elastic.handed import Handed
+from runner.launch.elastic.shared_state import SharedState
 from runner.launch.elastic.stop_requests import ForwardedStop
 from runner.launch.environment import Place, adopted_place
 from runner.launch.preflight import Ready
@@ -45,7 +45,7 @@ class Assignment(Generic[Result]):
     """What to do."""
     folder: Path | None
     """Where to write, where that was made before the processes; else rank 0 makes it."""
-    board: Board
+    shared_state: SharedState
     records: Path
     """A folder of theirs alone, which others can't enter: of their error files, until there is a run folder."""
     is_shown: bool
@@ -66,15 +66,15 @@ class Assignment(Generic[Result]):
 
 def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
     """Live as one of the processes; a failure leaves an error file and ends the process."""
-    board = assignment.board
-    die_with(board.launcher_pid)
+    shared_state = assignment.shared_state
+    die_with(shared_state.launcher_pid)
     if assignment.is_shown:
         console.set_up()
     keep_to(assignment.interface)
     place = adopted_place()
     assert place is not None and place.local_rank is not None and place.world_size is not None, "set by the agent"
-    board.enter(place.local_rank)
-    with ForwardedStop(board) as stop, ExitStack() as stack:
+    shared_state.enter(place.local_rank)
+    with ForwardedStop(shared_state) as stop, ExitStack() as stack:
         try:
             with collection_paused():
                 from runner.launch.ranks.rank import Life, Task, live  # noqa: PLC0415 - and all that is trained with
@@ -88,7 +88,7 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
                 local_rank=place.local_rank,
                 url=assignment.url,
                 stop=stop,
-                on_folder=board.set_folder,
+                on_folder=shared_state.set_folder,
                 on_failure=lambda record: _fail(assignment, record, place.local_rank or 0),
             )
             outcome = Outcome(result=live(task, life), stopped=None)
@@ -103,12 +103,12 @@ def run_rank(assignment: Assignment[Result]) -> Outcome[Result]:
 
 def _end_failed(assignment: Assignment[Result], place: Place, error: BaseException) -> NoReturn:
     """Leave an error file and end, so that the agent takes no notice of it before that of the process to blame."""
-    board = assignment.board
-    log = run_folder.RunFolder(board.folder).log_file(place.rank) if board.folder is not None else None
+    shared_state = assignment.shared_state
+    log = run_folder.RunFolder(shared_state.folder).log_file(place.rank) if shared_state.folder is not None else None
     record = record_failure(place.rank, error, log)
     record.write(assignment.records)
     LOGGER.error("%s", record.trace, extra=FILE_ONLY)
-    board.fail(place.local_rank or 0, is_final=record.is_final)
+    shared_state.fail(place.local_rank or 0, is_final=record.is_final)
     if record.is_echo:
         time.sleep(_ECHO_SECONDS)
     # Not by an exception: what still holds on to the others might wait for them.
@@ -117,4 +117,4 @@ def _end_failed(assignment: Assignment[Result], place: Place, error: BaseExcepti
 
 def _fail(assignment: Assignment[Result], record: FailureRecord, local_rank: int) -> None:
     record.write(assignment.records)
-    assignment.board.fail(local_rank)
+    assignment.shared_state.fail(local_rank)

@@ -13,13 +13,13 @@ from types import FrameType, TracebackType
 
 from runner.base.errors import StoppedOnRequest
 from runner.base.stop import StopRequest
-from runner.launch.elastic.board import Board
+from runner.launch.elastic.shared_state import SharedState
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 @contextmanager
-def requests_forwarded(board: Board) -> Iterator[None]:
+def requests_forwarded(shared_state: SharedState) -> Iterator[None]:
     """While entered, SIGTERM, SIGINT and SIGUSR1 to this process ask its processes to stop; a second SIGINT ends all.
 
     The signals are blocked, which processes that are started inherit: one that comes to them while they still import
@@ -33,9 +33,9 @@ def requests_forwarded(board: Board) -> Iterator[None]:
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if board.stop_signal is not None and number == signal.SIGINT:
+        if shared_state.stop_signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        board.ask_to_stop(number)
+        shared_state.ask_to_stop(number)
         if not active_children():
             raise StoppedOnRequest(f"stopped on {signal.Signals(number).name} before training began")
 
@@ -74,9 +74,9 @@ class ForwardedStop(StopRequest):
     A SIGTERM of the launcher is none: by it the elastic agent ends the processes that are left when one has failed.
     """
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, shared_state: SharedState) -> None:
         super().__init__()
-        self._board = board
+        self._board = shared_state
 
     @property
     def received(self) -> str | None:

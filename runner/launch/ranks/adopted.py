@@ -12,9 +12,9 @@ from runner.base.errors import RunnerError
 from runner.base.stop import StopRequest
 from runner.launch.environment import Place, meeting_of
 from runner.launch.preflight import Ready
-from runner.launch.ranks.check_in import check_in, facts_of, meet
 from runner.launch.ranks.failure import as_lost_peer
 from runner.launch.ranks.rank import Life, Task, live
+from runner.launch.ranks.rendezvous import check_in, connect, facts_of
 from runner.training.work import Result, Work
 
 _ECHO_SECONDS = 2.0
@@ -68,7 +68,7 @@ def tell_refusal(place: Place, error: RunnerError) -> None:
     if url is None:
         return  # Only the config could say where they meet, and it was refused.
     try:
-        store = meet(url, place.rank, place.world_size, _SECONDS_TO_TELL)
+        store = connect(url, place.rank, place.world_size, _SECONDS_TO_TELL)
         check_in(store, place.rank, place.world_size, facts_of(None, None, error), _SECONDS_TO_TELL)
     except (RunnerError, DistError) as answer:
         # As expected: the answer is the refusal itself, or the others have been refused and are gone.

@@ -23,12 +23,20 @@ from runner.config.schema import Config
 from runner.dist.addresses import address_towards, find_endpoint, interface_of, keep_to, loopback_interface
 from runner.dist.collectives import DistContext
 from runner.dist.device import check_sync_batchnorm, choose_device, choose_num_threads, count_gpus
-from runner.dist.watchdog import Watch
+from runner.dist.watchdog import Watchdog
 from runner.launch.preflight import Ready
-from runner.launch.ranks.check_in import Facts, Seat, check_in, facts_of, form_group, meet, seated
 from runner.launch.ranks.failure import FailureRecord, correct_record, record_failure, record_lost_owner
 from runner.launch.ranks.grace import ended_in_time
 from runner.launch.ranks.output import output_to
+from runner.launch.ranks.rendezvous import (
+    Facts,
+    RankAssignment,
+    check_in,
+    connect,
+    facts_of,
+    form_group,
+    with_local_rank,
+)
 from runner.run import run_folder
 from runner.training.work import Result, Work
 
@@ -68,19 +76,19 @@ def live(task: Task[Result], life: Life) -> Result:
         RunnerError: the named error that ended the run.
     """
     config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
-    store = meet(life.url, life.rank, life.world_size, seconds)
+    store = connect(life.url, life.rank, life.world_size, seconds)
     dist = _join(task, life, store)
     run_dir = _agree_on_folder(task, life, dist, store)
     log = run_folder.RunFolder(run_dir).log_file(life.rank)
-    watch = Watch(
+    watchdog = Watchdog(
         parent=os.getppid(),
         stall_seconds=config.dist.stall_timeout_seconds,
         on_stall=lambda silence: _tell_end(task, life, log, _stalled(life, log, silence)),
     )
-    dist = replace(dist, beat=watch.beat)
+    dist = replace(dist, heartbeat=watchdog.heartbeat)
     with _group_destroyed(), ExitStack() as stack:
         stack.enter_context(output_to(log, shows_messages=dist.is_main))
-        stack.enter_context(watch.watching())
+        stack.enter_context(watchdog.running())
         stack.enter_context(
             ended_in_time(config, life.stop, log, task.work.if_cut, lambda error: _tell_end(task, life, log, error))
         )
@@ -106,9 +114,9 @@ def _join(task: Task[Result], life: Life, store: Store) -> DistContext:
     config, seconds = task.ready.config, task.ready.config.dist.rendezvous_timeout_seconds
     facts = _with_device(facts_of(config, task.ready.splits), config, life.local_rank, life.world_size)
     given, space = check_in(store, life.rank, life.world_size, facts, seconds)
-    seat = seated(given, life.local_rank)
-    keep_to(_interface(config, seat))
-    device = _device(config, seat.local_rank)
+    own = with_local_rank(given, life.local_rank)
+    keep_to(_interface(config, own))
+    device = _device(config, own.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     control = form_group(
@@ -121,18 +129,18 @@ def _join(task: Task[Result], life: Life, store: Store) -> DistContext:
     )
     return DistContext(
         rank=life.rank,
-        local_rank=seat.local_rank,
+        local_rank=own.local_rank,
         world_size=life.world_size,
-        num_sharing_cores=seat.num_sharing_cores,
+        num_sharing_cores=own.num_sharing_cores,
         device=device,
         mode=task.ready.plan.mode,
         control=control,
     )
 
 
-def _interface(config: Config, seat: Seat) -> str | None:
+def _interface(config: Config, assigned: RankAssignment) -> str | None:
     """Where gloo and NCCL shall listen; None where it is for them, or for whoever has started us, to choose."""
-    if seat.is_one_machine:
+    if assigned.is_one_machine:
         return loopback_interface()
     if config.dist.endpoint is None:
         return None

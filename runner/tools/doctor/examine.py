@@ -14,7 +14,7 @@ from runner.dist.device import choose_num_threads, choose_precision
 from runner.launch.preflight import Ready, preflight
 from runner.tools.doctor.findings import Finding, Report, refusals
 from runner.tools.doctor.hardware import check_device, check_precision, check_versions
-from runner.tools.doctor.meeting import check_rendezvous
+from runner.tools.doctor.rendezvous import check_rendezvous
 from runner.tools.doctor.surroundings import Load, check_cores, check_disk, check_open_files, check_shared_memory
 from runner.tools.doctor.trial import Bench
 from runner.tools.doctor.verdict import try_out

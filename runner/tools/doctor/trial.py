@@ -21,7 +21,7 @@ from runner.base.errors import StoppedOnRequest
 from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
 from runner.config.schema import Config
-from runner.data.cache.keeping import decide_keeping
+from runner.data.cache.cache_policy import decide_cache_policy
 from runner.data.cache.pixel_cache import CachedSource
 from runner.data.source import ImageSource, Subset
 from runner.data.sources.synthetic import SyntheticSource
@@ -158,10 +158,10 @@ def _assembled(
     num_images = num_steps * bench.step_images
     dist = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=bench.num_processes, device=bench.device)
     # Of the whole splits, of which a trial uses a few images: as the run will do it.
-    keeping = decide_keeping(bench.config.data, bench.splits.train, len(bench.splits.val))
-    data = keeping.applied_to(bench.config.data)
-    num_kept = -(-len(bench.splits.val) // bench.num_processes) if keeping.evaluation else 0
-    train = kept_in_memory(bench.splits.train, data, keeping, dist, num_kept, say=lambda _: None)
+    cache_policy = decide_cache_policy(bench.config.data, bench.splits.train, len(bench.splits.val))
+    data = cache_policy.applied_to(bench.config.data)
+    num_kept = -(-len(bench.splits.val) // bench.num_processes) if cache_policy.evaluation else 0
+    train = kept_in_memory(bench.splits.train, data, cache_policy, dist, num_kept, say=lambda _: None)
     splits = replace(bench.splits, train=_spread(train, num_images), val=_spread(bench.splits.val, num_images))
     return assemble(
         _shortened(bench.config.model_copy(update={"data": data}), num_steps),
@@ -171,7 +171,7 @@ def _assembled(
         precision=bench.precision,
         stop=stop,
         recorder=listener,
-        keeping=replace(keeping, training="none") if keeping.training == "memory" else keeping,
+        cache_policy=replace(cache_policy, training="none") if cache_policy.training == "memory" else cache_policy,
     )
 
 

@@ -12,7 +12,7 @@ from runner.base.files import write_json
 from runner.base.process import leave
 from runner.base.stop import StopRequest
 from runner.config.saved import saved_config
-from runner.dist.watchdog import Watch, die_with
+from runner.dist.watchdog import Watchdog, die_with
 from runner.launch.preflight import preflight
 from runner.launch.slurm.submitted import Submission
 from runner.tools.hooks import training_hooks
@@ -35,8 +35,8 @@ def main() -> int:
     """
     sweep, number, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     die_with(parent)
-    watch = Watch(parent=parent, stall_seconds=None, on_stall=lambda seconds: None)
-    with watch.watching(), StopRequest() as stop:
+    watchdog = Watchdog(parent=parent, stall_seconds=None, on_stall=lambda seconds: None)
+    with watchdog.running(), StopRequest() as stop:
         console.set_up()
         folder = SweepFolder(sweep)
         trial = load_trial(sweep / "trials" / f"{number}.json")

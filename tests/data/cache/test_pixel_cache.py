@@ -16,8 +16,8 @@ import pytest
 
 from runner.base.errors import InvalidDatasetError
 from runner.data.cache import pixel_cache
+from runner.data.cache.memory_budget import MemoryBudgetError
 from runner.data.cache.pixel_cache import CachedSource, PixelCache, cached
-from runner.data.cache.room import NoRoomError
 from runner.data.images.stored import DecodedImage
 from runner.data.source import Labels
 
@@ -200,7 +200,7 @@ def test_a_file_that_can_not_be_made_is_no_reason_to_leave_the_others_waiting(
 
     before, waited = open_pixels(), []
     monkeypatch.setattr(pixel_cache.os, "posix_fallocate", refuse)
-    with pytest.raises(NoRoomError, match="No space left on device"):
+    with pytest.raises(MemoryBudgetError, match="No space left on device"):
         kept(Counted(), "no", lambda: waited.append(1), is_asked_for=is_asked_for)
     assert waited == [1]
     assert open_pixels() == before

@@ -15,7 +15,7 @@ from runner.base.errors import LaunchError
 from runner.launch.elastic import machines
 from runner.launch.elastic.machines import meet_machines, one_machine
 from runner.launch.plan import choose_launch
-from runner.launch.ranks import check_in as group
+from runner.launch.ranks import rendezvous as group
 
 
 def free_port():
@@ -31,13 +31,13 @@ def prepared(host, port, nodes=2, seconds=2, **more):
     return config, choose_launch(config)
 
 
-def meet(*place, **more):
+def connect(*place, **more):
     return meet_machines(*prepared(*place, **more))
 
 
 def test_a_host_that_does_not_resolve():
     with pytest.raises(LaunchError, match=r"host 'no-such-host.invalid' does not resolve"):
-        meet("no-such-host.invalid", 29400, seconds=0.5)
+        connect("no-such-host.invalid", 29400, seconds=0.5)
 
 
 def test_a_port_in_use():
@@ -45,12 +45,12 @@ def test_a_port_in_use():
         other.bind(("", 0))
         other.listen()
         with pytest.raises(LaunchError, match="in use by another program"):
-            meet("127.0.0.1", other.getsockname()[1])
+            connect("127.0.0.1", other.getsockname()[1])
 
 
 def test_the_others_do_not_come():
     with pytest.raises(LaunchError, match=r"dist.nodes = 3, but 1 machines came within 1 seconds"):
-        meet("127.0.0.1", free_port(), nodes=3, seconds=1)
+        connect("127.0.0.1", free_port(), nodes=3, seconds=1)
 
 
 def test_machines_of_different_opinions_end_together():
@@ -76,7 +76,7 @@ def test_machines_of_different_opinions_end_together():
 
 def test_machine_0_is_the_one_that_is_named():
     with pytest.raises(LaunchError, match=r"dist.node_rank = 0 is the machine that dist.rendezvous"):
-        meet("192.0.2.1", 29400, node_rank=0)
+        connect("192.0.2.1", 29400, node_rank=0)
 
 
 def test_one_machine_needs_no_port_of_its_own():
@@ -104,13 +104,13 @@ def silent_port():
 
 def test_a_program_that_says_nothing_where_the_machines_meet(silent_port):
     with pytest.raises(LaunchError, match=r"did not answer within 0.5 seconds"):
-        meet("127.0.0.1", silent_port, seconds=0.5, node_rank=1)
+        connect("127.0.0.1", silent_port, seconds=0.5, node_rank=1)
 
 
 def test_a_program_that_says_nothing_where_the_processes_meet(silent_port, monkeypatch):
     monkeypatch.setattr(group, "_SECONDS_TO_ANSWER", 0.5)
     with pytest.raises(LaunchError, match=r"rank 1 of 2 can't meet the others at tcp://.*no answer within 1 seconds"):
-        group.meet(f"tcp://127.0.0.1:{silent_port}", rank=1, world_size=2, seconds=0.5)
+        group.connect(f"tcp://127.0.0.1:{silent_port}", rank=1, world_size=2, seconds=0.5)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_machine_that_freezes_while_the_others_meet_there(frozen_store, monkey
     monkeypatch.setattr(machines, "_READ_SECONDS", 0.5)
     monkeypatch.setattr(machines, "_open_store", lambda *_, **__: (store, False))
     with pytest.raises(LaunchError, match=rf"127.0.0.1:{port} does not answer any more"):
-        meet("127.0.0.1", port, seconds=0.5, node_rank=1)
+        connect("127.0.0.1", port, seconds=0.5, node_rank=1)
 
 
 def test_a_rank_0_that_freezes_while_the_others_ask(frozen_store, monkeypatch):

@@ -7,7 +7,7 @@ from tests.conftest import ROOT
 # As the launcher ends itself where its main thread waits for a machine that can't be reached any more.
 CUT_OFF = """
 import multiprocessing, os, sys
-from runner.launch.elastic.board import Board
+from runner.launch.elastic.shared_state import Board
 from runner.launch.elastic.stop_requests import requests_forwarded
 
 with requests_forwarded(Board(1)):

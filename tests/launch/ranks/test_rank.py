@@ -9,7 +9,7 @@ import torch
 
 import runner
 from runner.launch.ranks import rank
-from runner.launch.ranks.check_in import Facts
+from runner.launch.ranks.rendezvous import Facts
 
 FACTS = Facts(host="a", cores=[0], config={}, data="")
 

@@ -8,8 +8,8 @@ import pytest
 from runner.base.errors import LaunchError
 from runner.config import CONF_DIR
 from runner.config.schema.dist import DistConfig
-from runner.tools.doctor import meeting
-from runner.tools.doctor.meeting import check_rendezvous
+from runner.tools.doctor import rendezvous as meeting
+from runner.tools.doctor.rendezvous import check_rendezvous
 
 
 def dist(rendezvous: str | None) -> DistConfig:

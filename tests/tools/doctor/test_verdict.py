@@ -229,6 +229,6 @@ def test_a_trial_keeps_images_only_where_the_whole_run_does(bench, monkeypatch, 
     bench = dataclasses.replace(bench, config=bench.config.model_copy(update={"data": data}))
     assert len(bench.splits.val) * 4096**2 * 3 > 2**28 > 4096**2 * 3
     decided = []
-    monkeypatch.setattr(trial, "assemble", lambda *parts, keeping, **more: decided.append(keeping))
+    monkeypatch.setattr(trial, "assemble", lambda *parts, cache_policy, **more: decided.append(cache_policy))
     with trial._set_up(bench, num_steps=1):
         assert decided[0].evaluation is is_kept

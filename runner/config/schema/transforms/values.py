@@ -24,8 +24,8 @@ def _ordered(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-Share = Annotated[float, Field(gt=0, le=1)]
-Shares = Annotated[tuple[Share, Share], AfterValidator(_ordered)]
+EvaluationSplit = Annotated[float, Field(gt=0, le=1)]
+Shares = Annotated[tuple[EvaluationSplit, EvaluationSplit], AfterValidator(_ordered)]
 Positives = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
 Angle = Annotated[float, Field(ge=-180, le=180)]
 Angles = Annotated[tuple[Angle, Angle], AfterValidator(_ordered)]

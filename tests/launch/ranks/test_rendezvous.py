@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runner.base.errors import InvalidDatasetError, LaunchError
-from runner.launch.ranks.check_in import Facts, check_in, meet
+from runner.launch.ranks.rendezvous import Facts, check_in, connect
 
 
 def facts(**changes):
@@ -33,9 +33,11 @@ def answers(everyone, seconds=20.0, world_size=None):
 
 
 def test_seats_follow_machines_and_cores():
-    seats = answers([facts(cores=[0]), facts(cores=[1]), facts(host="b"), facts(host="b")])
-    assert [(seat.local_rank, seat.local_world_size) for seat in seats] == [(0, 2), (1, 2), (0, 2), (1, 2)]
-    assert [seat.num_sharing_cores for seat in seats] == [1, 1, 2, 2], "bound to cores of one's own, one shares none"
+    rank_assignments = answers([facts(cores=[0]), facts(cores=[1]), facts(host="b"), facts(host="b")])
+    assert [(own.local_rank, own.local_world_size) for own in rank_assignments] == [(0, 2), (1, 2), (0, 2), (1, 2)]
+    assert [own.num_sharing_cores for own in rank_assignments] == [1, 1, 2, 2], (
+        "bound to cores of one's own, one shares none"
+    )
 
 
 def test_different_configs_end_all_with_the_difference():
@@ -60,12 +62,12 @@ def test_a_refusal_of_one_ends_all_under_its_name():
 def test_what_an_attempt_that_was_killed_has_left_is_not_believed():
     store = torch.distributed.HashStore()
     killed = torch.distributed.PrefixStore("runner/old", store)
-    seat = {"local_rank": 7, "local_world_size": 8, "num_sharing_cores": 8}
-    killed.set("answer", json.dumps({"seats": [seat, seat], "tickets": ["x", "y"]}))
+    own = {"local_rank": 7, "local_world_size": 8, "num_sharing_cores": 8}
+    killed.set("answer", json.dumps({"rank_assignments": [own, own], "tokens": ["x", "y"]}))
     killed.set("readers", "2")
     store.set("runner/open", "old")
     got = {}
-    thread = threading.Thread(target=lambda: got.update(seat=check_in(store, 1, 2, facts(), 20.0)))
+    thread = threading.Thread(target=lambda: got.update(own=check_in(store, 1, 2, facts(), 20.0)))
     thread.start()
     killed.wait(["facts/1"], timedelta(seconds=20))  # rank 1 comes before rank 0 and finds the old space
     check_in(store, 0, 2, facts(), 20.0)
@@ -75,7 +77,7 @@ def test_what_an_attempt_that_was_killed_has_left_is_not_believed():
 
 
 def test_who_is_missing_is_said(monkeypatch):
-    monkeypatch.setattr("runner.launch.ranks.check_in._MOST_SECONDS_TO_LEAVE", 0.5)
+    monkeypatch.setattr("runner.launch.ranks.rendezvous._MOST_SECONDS_TO_LEAVE", 0.5)
     errors = answers([facts(), facts()], seconds=0.3, world_size=3)
     assert all("2 of 3 processes came within 0.3 seconds" in str(error) for error in errors[:1])
     assert "missing: rank 2" in str(errors[0])
@@ -83,21 +85,21 @@ def test_who_is_missing_is_said(monkeypatch):
 
 def test_nobody_answers():
     with pytest.raises(LaunchError, match=r"rank 1 of 2 can't meet the others at tcp://127.0.0.1:9 within 1 seconds"):
-        meet("tcp://127.0.0.1:9", 1, 2, 1.0)
+        connect("tcp://127.0.0.1:9", 1, 2, 1.0)
 
 
 def test_by_a_file(tmp_path):
-    store = meet(f"file://{tmp_path}/meet", 0, 1, 5.0)
+    store = connect(f"file://{tmp_path}/meet", 0, 1, 5.0)
     assert check_in(store, 0, 1, facts(), 5.0)[0].local_rank == 0
 
 
 @pytest.mark.parametrize(("networks", "is_one"), [(("x", "x"), True), (("x", "y"), False), (("", ""), False)])
 def test_processes_that_share_a_loopback_interface_are_told(networks, is_one):
-    seats = answers([facts(network=network) for network in networks])
-    assert [seat.is_one_machine for seat in seats] == [is_one, is_one]
+    rank_assignments = answers([facts(network=network) for network in networks])
+    assert [own.is_one_machine for own in rank_assignments] == [is_one, is_one]
 
 
-@pytest.mark.parametrize("told", ["[1]", "no JSON", '{"seats": []}', "\udcff"])
+@pytest.mark.parametrize("told", ["[1]", "no JSON", '{"rank_assignments": []}', "\udcff"])
 def test_an_answer_that_no_process_gives_is_named(told):
     store = torch.distributed.HashStore()
     store.set("runner/open", "x")
@@ -115,7 +117,7 @@ def test_devices_of_two_kinds_end_all():
 
 def test_a_gpu_has_one_process():
     apart = answers([facts(gpu="x"), facts(gpu="y"), facts(), facts()])
-    assert [seat.local_rank for seat in apart] == [0, 1, 2, 3], "empty is unknown"
+    assert [own.local_rank for own in apart] == [0, 1, 2, 3], "empty is unknown"
     for error in answers([facts(gpu="x"), facts(gpu="y"), facts(gpu="x")]):
         assert isinstance(error, LaunchError)
         assert "rank 0 on a and rank 2 on a would share the GPU x" in str(error)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.data.cache import room
-from runner.data.cache.room import NoRoomError, folder_unasked, folder_with_room, leaves_enough
+from runner.data.cache import memory_budget as room
+from runner.data.cache.memory_budget import MemoryBudgetError, folder_unasked, folder_with_room, leaves_enough
 
 Usage = namedtuple("Usage", "total used free")
 MIB = 2**20
@@ -38,12 +38,12 @@ def test_little_memory_takes_the_disk(machine) -> None:
 def test_too_little_room_is_told_with_all_numbers(machine) -> None:
     machine(3 * 2**30, 64 * MIB, 2 * MIB)
     with pytest.raises(
-        NoRoomError, match=r"need about 70 MiB; free are 3\.0 GiB of memory, 64 MiB in /dev/shm and 2 MiB in"
+        MemoryBudgetError, match=r"need about 70 MiB; free are 3\.0 GiB of memory, 64 MiB in /dev/shm and 2 MiB in"
     ):
         folder_with_room(70 * MIB, 0)
     machine(100 * MIB, 64 * MIB, 64 * MIB)
     with pytest.raises(
-        NoRoomError, match="the images of evaluation take 81 MiB after their transforms, and only 100 MiB"
+        MemoryBudgetError, match="the images of evaluation take 81 MiB after their transforms, and only 100 MiB"
     ):
         folder_with_room(1, 81 * MIB)
 
@@ -52,17 +52,19 @@ def test_unasked_they_are_a_small_part_of_what_is_free(machine) -> None:
     machine(80 * MIB, 40 * MIB)
     assert folder_unasked(10 * MIB) == room._SHARED
     machine(79 * MIB, 40 * MIB)
-    with pytest.raises(NoRoomError, match=r"up to 10 MiB, more than an eighth of the free memory \(79 MiB\)"):
+    with pytest.raises(MemoryBudgetError, match=r"up to 10 MiB, more than an eighth of the free memory \(79 MiB\)"):
         folder_unasked(10 * MIB)
     machine(None, 39 * MIB)
-    with pytest.raises(NoRoomError, match=r"up to 10 MiB, more than a quarter of what is free in /dev/shm \(39 MiB\)"):
+    with pytest.raises(
+        MemoryBudgetError, match=r"up to 10 MiB, more than a quarter of what is free in /dev/shm \(39 MiB\)"
+    ):
         folder_unasked(10 * MIB)
 
 
 def test_other_systems_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room.sys, "platform", "darwin")
     for refuse in (lambda: folder_unasked(1), lambda: folder_with_room(1, 0)):
-        with pytest.raises(NoRoomError, match="only Linux"):
+        with pytest.raises(MemoryBudgetError, match="only Linux"):
             refuse()
 
 

@@ -13,7 +13,7 @@ _MAX_PATH_BYTES = 4096
 _FINALLY = 2
 
 
-class Board:
+class SharedState:
     """Shared by the launcher of a machine and its processes; handed to these when they start.
 
     Signals can't do this alone: the elastic agent ends processes by SIGTERM, which from anybody else is a request to

@@ -22,7 +22,7 @@ _FAR_TOO_LARGE = 4
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CachePolicy:
     """data.cache, with `auto` decided."""
 
     training: Literal["none", "memory", "device"]
@@ -43,7 +43,7 @@ class Keeping:
         return data.model_copy(update={"cache": self.training, **reduction})
 
 
-def decide_keeping(data: DataConfig, train: ImageSource, num_evaluation_images: int) -> Keeping:
+def decide_cache_policy(data: DataConfig, train: ImageSource, num_evaluation_images: int) -> CachePolicy:
     """What is kept of a training split and of so many images of evaluation.
 
     Raises:
@@ -51,17 +51,17 @@ def decide_keeping(data: DataConfig, train: ImageSource, num_evaluation_images: 
     """
     if data.cache == "memory":
         decoded = _estimated_bytes(train, _NUM_PROBES)
-        return Keeping("none" if decoded is None else "memory", True, is_asked_for=True, decoded_bytes=decoded or 0)
+        return CachePolicy("none" if decoded is None else "memory", True, is_asked_for=True, decoded_bytes=decoded or 0)
     if data.cache != "auto":
-        return Keeping(data.cache, data.cache != "none", is_asked_for=True)
+        return CachePolicy(data.cache, data.cache != "none", is_asked_for=True)
     is_small = _are_small(data, num_evaluation_images)
     match parted(data.train_transforms):
         case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if _are_small(data, len(train)):
-            return Keeping("device", is_small, is_asked_for=False)
+            return CachePolicy("device", is_small, is_asked_for=False)
         case _ if sys.platform == "linux" and (decoded := _bytes_worth_keeping(train)) is not None:
-            return Keeping("memory", is_small, is_asked_for=False, decoded_bytes=decoded)
+            return CachePolicy("memory", is_small, is_asked_for=False, decoded_bytes=decoded)
         case _:
-            return Keeping("none", is_small, is_asked_for=False)
+            return CachePolicy("none", is_small, is_asked_for=False)
 
 
 def _are_small(data: DataConfig, num_images: int) -> bool:

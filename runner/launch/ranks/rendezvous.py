@@ -1,12 +1,12 @@
-"""One process joins the others: they meet, compare what they are about to do, and form the group.
+"""One process joins the others: they connect to a store, compare what they are about to do, and form the group.
 
-Whoever has started the processes, torch.distributed's own rendezvous brings them together. Each tells rank 0 its
-machine, cores and config; rank 0 judges and answers all. A process that was refused before says so here, and all end
-with that.
+torch.distributed's own rendezvous brings the processes together, whatever has started them. Each tells rank 0 its
+machine, cores and config; rank 0 validates them and answers all. A process that was refused before says so here, and
+all end with that.
 
 The store may be older than the processes: that of an elastic agent outlives restarts, which the agents of two machines
 count differently, and a file may be left from a job that crashed. So each rank 0 opens a space of its own in it, and
-answers are believed by those whose tickets they name.
+a process believes the answer that names its token.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Facts:
     """The same for processes that share a loopback interface; empty where that can't be told."""
     refusal: tuple[str, str] | None = None
     """Name and message of the error by which the process was refused."""
-    ticket: str = field(default_factory=lambda: secrets.token_hex(8))
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
     """Of this process and no other, be it of the same rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class RankAssignment:
     """What rank 0 answers to a process."""
 
     local_rank: int
@@ -93,7 +93,7 @@ def facts_of(config: Config | None, splits: Splits | None, refusal: RunnerError 
     )
 
 
-def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
+def connect(url: str, rank: int, world_size: int, seconds: float) -> Store:
     """Connect to the others' store, by env://, tcp://host:port or file:///path.
 
     Raises:
@@ -116,7 +116,7 @@ def meet(url: str, rank: int, world_size: int, seconds: float) -> Store:
     return store
 
 
-def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: float) -> tuple[Seat, Store]:
+def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: float) -> tuple[RankAssignment, Store]:
     """Tell rank 0 the facts of this process and wait for its answer; every process must call it.
 
     Returns:
@@ -150,7 +150,7 @@ def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: fl
     if "refusal" in answer:
         name, message = answer["refusal"]
         raise named(name, message) or LaunchError(f"{name}: {message}")
-    return Seat(**answer["seats"][rank]), space
+    return RankAssignment(**answer["rank_assignments"][rank]), space
 
 
 def _answered(store: Store, world_size: int, facts: Facts, seconds: float) -> tuple[Store, dict[str, Any]]:
@@ -175,7 +175,7 @@ def _asked(store: Store, rank: int, facts: Facts, seconds: float) -> tuple[Store
             space.set(f"facts/{rank}", json.dumps(vars(facts)))
         if told and space.check(["answer"]):
             answer = _read(space, "answer")
-            if "refusal" in answer or answer["tickets"][rank] == facts.ticket:
+            if "refusal" in answer or answer["tokens"][rank] == facts.token:
                 return space, answer
         time.sleep(_POLL_SECONDS)
     raise LaunchError(
@@ -222,9 +222,9 @@ def _judged(space: Store, world_size: int, seconds: float) -> dict[str, Any]:
     difference = _difference([everyone[rank] for rank in range(world_size)])
     if difference is not None:
         return {"refusal": ("LaunchError", difference)}
-    seats = _seats([everyone[rank] for rank in range(world_size)])
-    tickets = [everyone[rank].ticket for rank in range(world_size)]
-    return {"seats": [vars(seat) for seat in seats], "tickets": tickets}
+    rank_assignments = _rank_assignments([everyone[rank] for rank in range(world_size)])
+    tokens = [everyone[rank].token for rank in range(world_size)]
+    return {"rank_assignments": [vars(own) for own in rank_assignments], "tokens": tokens}
 
 
 def _shown_missing(missing: list[int], world_size: int, seconds: float) -> str:
@@ -286,16 +286,16 @@ def _clash(everyone: Sequence[Facts]) -> str | None:
     return None
 
 
-def _seats(everyone: Sequence[Facts]) -> list[Seat]:
+def _rank_assignments(everyone: Sequence[Facts]) -> list[RankAssignment]:
     on_host = Counter(facts.host for facts in everyone)
     networks = {facts.network for facts in everyone}
     seen: Counter[str] = Counter()
-    seats = []
+    rank_assignments = []
     for facts in everyone:
         cores = set(facts.cores)
         num_sharing = sum(other.host == facts.host and not cores.isdisjoint(other.cores) for other in everyone)
-        seats.append(
-            Seat(
+        rank_assignments.append(
+            RankAssignment(
                 local_rank=seen[facts.host],
                 local_world_size=on_host[facts.host],
                 num_sharing_cores=num_sharing,
@@ -303,7 +303,7 @@ def _seats(everyone: Sequence[Facts]) -> list[Seat]:
             )
         )
         seen[facts.host] += 1
-    return seats
+    return rank_assignments
 
 
 def form_group(
@@ -351,6 +351,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def seated(seat: Seat, local_rank: int | None) -> Seat:
-    """The seat with the local rank that the starter has given, where it has given one."""
-    return seat if local_rank is None else replace(seat, local_rank=local_rank)
+def with_local_rank(own: RankAssignment, local_rank: int | None) -> RankAssignment:
+    """With the local rank that the starter has given, where it has given one."""
+    return own if local_rank is None else replace(own, local_rank=local_rank)

@@ -9,8 +9,8 @@ import pytest
 
 from runner.base.errors import InvalidDatasetError
 from runner.config.schema.data import DataConfig
-from runner.data.cache import keeping
-from runner.data.cache.keeping import decide_keeping
+from runner.data.cache import cache_policy
+from runner.data.cache.cache_policy import decide_cache_policy
 from runner.data.source import FolderSource, Labels
 from runner.data.sources.index import scan_class_folders
 from runner.data.sources.synthetic import SyntheticSource
@@ -60,7 +60,7 @@ def test_auto_keeps_small_sets(
 ) -> None:
     data = data_config("folder", cache="auto", image_size=16, train_transforms=entries)
     source = Files(num_images, 1024)
-    decided = decide_keeping(data, source, num_images)
+    decided = decide_cache_policy(data, source, num_images)
     assert decided.training == chosen
     assert decided.evaluation == (num_images <= 349_525)
     assert not decided.is_asked_for
@@ -71,7 +71,7 @@ def test_auto_keeps_small_sets(
 @pytest.mark.parametrize("asked", ["none", "memory", "device"])
 def test_what_is_asked_for_is_done(data_config: Callable[..., DataConfig], asked: str) -> None:
     source = Files(1000, 1024)
-    decided = decide_keeping(data_config("folder", cache=asked), source, 10**9)
+    decided = decide_cache_policy(data_config("folder", cache=asked), source, 10**9)
     assert (decided.training, decided.evaluation, decided.is_asked_for) == (asked, asked != "none", True)
     assert source.num_looked_at == (64 if asked == "memory" else 0)
     assert decided.decoded_bytes == (1000 * 1024 if asked == "memory" else 0)
@@ -80,29 +80,29 @@ def test_what_is_asked_for_is_done(data_config: Callable[..., DataConfig], asked
 def test_far_too_large_a_set_costs_a_few_looks(data_config: Callable[..., DataConfig]) -> None:
     source = Files(1_281_167, 3 * 500 * 375)
     data = data_config("folder", cache="auto", train_transforms=[RESIZED_CROP])
-    assert decide_keeping(data, source, 50_000).training == "none"
+    assert decide_cache_policy(data, source, 50_000).training == "none"
     assert source.num_looked_at == 8
 
 
 def test_damaged_images_do_not_count(data_config: Callable[..., DataConfig]) -> None:
     data = data_config("folder", cache="auto", train_transforms=[RESIZED_CROP])
-    assert decide_keeping(data, Files(100, 3000, bad=(0, 99)), 0).training == "memory"
+    assert decide_cache_policy(data, Files(100, 3000, bad=(0, 99)), 0).training == "memory"
 
 
 def test_images_in_memory_are_not_kept_once_more(data_config: Callable[..., DataConfig]) -> None:
     data = data_config("folder", cache="auto", train_transforms=[RESIZED_CROP])
     source = SyntheticSource(np.zeros((1, 8, 8, 3), np.uint8), np.zeros(100, np.int64))
-    assert decide_keeping(data, source, 0).training == "none"
-    asked = decide_keeping(data.model_copy(update={"cache": "memory"}), source, 0)
+    assert decide_cache_policy(data, source, 0).training == "none"
+    asked = decide_cache_policy(data.model_copy(update={"cache": "memory"}), source, 0)
     assert (asked.training, asked.evaluation) == ("none", True)
 
 
 def test_other_systems_decode_each_time(
     data_config: Callable[..., DataConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping.sys, "platform", "darwin")
+    monkeypatch.setattr(cache_policy.sys, "platform", "darwin")
     data = data_config("folder", cache="auto", train_transforms=[RESIZED_CROP])
-    assert decide_keeping(data, Files(100, 3000), 0).training == "none"
+    assert decide_cache_policy(data, Files(100, 3000), 0).training == "none"
 
 
 def test_headers_tell_the_size(tmp_path: Path, write_image: Callable[..., Path]) -> None:

@@ -22,7 +22,7 @@ _MEMORY_LEFT = 1 / 4
 _SHARED_LEFT = 1 / 2
 
 
-class NoRoomError(Exception):
+class MemoryBudgetError(Exception):
     """Why images are not kept; the reason alone, for a message."""
 
 
@@ -39,7 +39,7 @@ def folder_with_room(needed: int, evaluation_bytes: int) -> Path:
     _refuse_other_systems()
     memory, temporary = available_memory(), Path(tempfile.gettempdir())
     if memory is not None and evaluation_bytes > memory * _USABLE:
-        raise NoRoomError(
+        raise MemoryBudgetError(
             f"the images of evaluation take {shown_bytes(evaluation_bytes)} after their transforms, and only "
             f"{shown_bytes(memory)} of memory are free"
         )
@@ -51,7 +51,7 @@ def folder_with_room(needed: int, evaluation_bytes: int) -> Path:
     if needed < on_disk * _USABLE:
         return temporary
     of_memory = "" if memory is None else f"{shown_bytes(memory)} of memory, "
-    raise NoRoomError(
+    raise MemoryBudgetError(
         f"the decoded training images need about {shown_bytes(needed)}; free are {of_memory}{shown_bytes(shared)} in "
         f"{_SHARED} and {shown_bytes(on_disk)} in {temporary}"
     )
@@ -66,13 +66,13 @@ def folder_unasked(needed: int) -> Path:
     _refuse_other_systems()
     memory = available_memory()
     if memory is not None and needed > memory * _USABLE_OF_MEMORY_UNASKED:
-        raise NoRoomError(
+        raise MemoryBudgetError(
             f"decoded they take up to {shown_bytes(needed)}, more than an eighth of the free memory "
             f"({shown_bytes(memory)})"
         )
     shared = shutil.disk_usage(_SHARED).free if _SHARED.is_dir() else 0
     if needed > shared * _USABLE_OF_SHARED_UNASKED:
-        raise NoRoomError(
+        raise MemoryBudgetError(
             f"decoded they take up to {shown_bytes(needed)}, more than a quarter of what is free in {_SHARED} "
             f"({shown_bytes(shared)})"
         )
@@ -88,4 +88,4 @@ def leaves_enough(descriptor: int) -> bool:
 
 def _refuse_other_systems() -> None:
     if sys.platform != "linux":
-        raise NoRoomError("only Linux can share memory in this way")
+        raise MemoryBudgetError("only Linux can share memory in this way")
