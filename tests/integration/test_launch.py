@@ -162,7 +162,7 @@ def test_ranks_of_different_configs_end_with_the_difference(start, tmp_path):
 def test_a_sweep_within_torchrun_is_refused_with_the_right_way(run_cli):
     done = run_cli("-m", *TINY, "optimizer.lr=0.1,0.2", RANK="0", WORLD_SIZE="2")
     assert done.returncode == 2
-    assert "LaunchError: -m within" in done.stderr
+    assert "LaunchError: a sweep (-m) within" in done.stderr
     assert "python -m runner -m dist.procs_per_node=N" in done.stderr
 
 

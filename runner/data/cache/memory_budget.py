@@ -34,7 +34,7 @@ def folder_with_room(needed: int, evaluation_bytes: int) -> Path:
         evaluation_bytes: that the processes of this machine will take for the images of evaluation.
 
     Raises:
-        NoRoomError: there is too little of both, or the system can't share memory.
+        MemoryBudgetError: there is too little of both, or the system can't share memory.
     """
     _refuse_other_systems()
     memory, temporary = available_memory(), Path(tempfile.gettempdir())
@@ -61,7 +61,7 @@ def folder_unasked(needed: int) -> Path:
     """The folder in memory, where so many bytes are a small part of what is free.
 
     Raises:
-        NoRoomError: they are not.
+        MemoryBudgetError: they are not.
     """
     _refuse_other_systems()
     memory = available_memory()

@@ -198,7 +198,7 @@ def cached(
         evaluation_bytes: that the processes of this machine will take for the images of evaluation.
 
     Raises:
-        NoRoomError: they don't fit, or the system can't do it.
+        MemoryBudgetError: they don't fit, or the system can't do it.
     """
     needed = int(decoded_bytes * _SPARE) + _PAGE
     file = None

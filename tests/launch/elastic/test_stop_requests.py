@@ -7,10 +7,10 @@ from tests.conftest import ROOT
 # As the launcher ends itself where its main thread waits for a machine that can't be reached any more.
 CUT_OFF = """
 import multiprocessing, os, sys
-from runner.launch.elastic.shared_state import Board
+from runner.launch.elastic.shared_state import SharedState
 from runner.launch.elastic.stop_requests import requests_forwarded
 
-with requests_forwarded(Board(1)):
+with requests_forwarded(SharedState(1)):
     held = multiprocessing.get_context("spawn").Event()
     print(os.environ.get("PYTHONWARNINGS"), file=sys.stderr)
     print("runner: the reason", file=sys.stderr, flush=True)

@@ -72,7 +72,7 @@ def test_what_an_attempt_that_was_killed_has_left_is_not_believed():
     killed.wait(["facts/1"], timedelta(seconds=20))  # rank 1 comes before rank 0 and finds the old space
     check_in(store, 0, 2, facts(), 20.0)
     thread.join()
-    assert got["seat"][0].local_rank == 1
+    assert got["own"][0].local_rank == 1
     assert not store.check(["runner/open"]), "the next attempt finds none"
 
 

@@ -85,7 +85,7 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                cwd=Path(__file__).parents[2],
+                cwd=Path(__file__).parents[3],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
             stack.enter_context(process)
@@ -115,7 +115,7 @@ def test_loaders_end_when_the_training_process_is_killed_before_they_are_ready(
 ) -> None:
     process = start("""
 import os, signal, time
-from runner.data import loader
+from runner.data.loader import loader
 
 def late(worker, ready=loader.prepare_worker):
     if worker == 0:
