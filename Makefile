@@ -22,7 +22,7 @@ run: $(READY) ## Train a ResNet-18 on real scans of digits; ARGS="model=resnet34
 	$(BIN)/python -m runner $(ARGS)
 
 test: $(READY) ## Run all tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-kill: $(READY) ## Kill and resume runs 100 times, ranks that are started again 20 times (30 to 60 minutes)
 	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py

@@ -53,9 +53,8 @@ def typed(folder, *argv):
 @pytest.mark.parametrize(
     "argv",
     [
-        ("dist.procs_per_node=2",),
+        ("dist.procs_per_node=2", "data.workers=1"),
         ("-m", "optimizer.lr=0.01,0.02", "sweep.parallel=2"),
-        ("data.workers=1",),
     ],
 )
 def test_neither_the_command_nor_its_children_import_from_the_working_folder(hostile, argv):
