@@ -15,8 +15,9 @@ from runner.base.errors import ConfigError, Problem
 from runner.config import CONF_DIR, group_options
 from runner.config.refusal import COMMAND_LINE, plain, translate
 from runner.config.schema import VARIANT_KEYS, Config
-from runner.config.schema.base import Section, keys_as_typed
+from runner.config.schema.base import Section
 from runner.config.schema.calls import CALLS
+from runner.config.schema.effects import keys_as_typed
 
 OPTION_NAME = re.compile(r"[\w-]+(/[\w-]+)*", re.ASCII)
 """What the name of an option may look like, such as resnet50 or paper/table_2: no dots, so that it can't climb."""

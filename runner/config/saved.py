@@ -21,7 +21,8 @@ from runner.config.overrides import GROUPS, choices_of_groups, parsed_override, 
 from runner.config.own_files import search_path
 from runner.config.refusal import COMMAND_LINE, override_behind, plain, translate, unknown_option, with_origin
 from runner.config.schema import VARIANT_KEYS, Config
-from runner.config.schema.judge import judge, variants_of
+from runner.config.schema.base import variants_of
+from runner.config.schema.judge import judge
 from runner.config.trust import WEIGHTS, is_typed, refuse_untyped_setup, trusted
 
 _DATA_FOLDERS = ("train", "val", "test")

@@ -11,9 +11,9 @@ from runner.base.errors import CheckpointError, ConfigError, InvalidDatasetError
 from runner.config.refusal import COMMAND_LINE
 from runner.config.saved import load_saved, read_values
 from runner.config.schema import Config
-from runner.config.schema.base import effect_of
 from runner.config.schema.calls import LAID_OVER
 from runner.config.schema.data import DataConfig, FolderData
+from runner.config.schema.effects import effect_of
 from runner.data.fingerprint import content_of, differences, fingerprint
 from runner.data.source import ImageSource
 from runner.data.sources.labelled import open_class_folders, relabelled

@@ -24,7 +24,7 @@ from runner.config.reference.editor import as_text
 from runner.config.reference.keys import read_experiments, read_groups, read_transforms
 from runner.config.reference.words import allowed
 from runner.config.schema import Config
-from runner.config.schema.judge import variants_of
+from runner.config.schema.base import variants_of
 from runner.config.schema.transforms import Normalize, Transform
 from tests.composed import compose_jobs
 

@@ -17,9 +17,8 @@ from runner.config.compose import compose
 from runner.config.multirun import Multirun
 from runner.config.saved import TypedCommand, load_saved
 from runner.config.schema import Config
-from runner.config.schema.base import effect_of
 from runner.config.schema.calls import ResumeCall
-from runner.config.schema.resume import changes, judge_changes
+from runner.config.schema.effects import changes, effect_of, judge_changes
 from runner.config.trust import WEIGHTS, as_override, is_typed, may_be_retyped, refuse_untyped
 from runner.launch.preflight import preflight
 from runner.run.run_folder import finished_epochs, is_waiting, read_record

@@ -6,10 +6,8 @@ the machines of a run must agree on and what an evaluation looks at are derived 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -70,47 +68,9 @@ NONE = Effect(on_resume="free", tells_trials_apart=False)
 """The result is the same."""
 
 
-@cache
-def effects() -> Mapping[str, Effect]:
-    """The effect of each key, and of each group that has one, by full key; those of all options of a group.
-
-    Raises:
-        AssertionError: a field and its group have no mark, or options of a group mark a key differently.
-    """
-    from runner.config.schema import Config  # noqa: PLC0415 - whose fields bear these marks
-
-    found: dict[str, Effect] = {}
-    for key, effect in _marked(Config, "", None):
-        assert found.setdefault(key, effect) == effect, f"{key} is marked with two effects"
-    return found
-
-
-def _marked(section: type[BaseModel], prefix: str, inherited: Effect | None) -> Iterator[tuple[str, Effect]]:
-    from runner.config.schema.judge import variants_of  # noqa: PLC0415 - imports Config
-
-    for name, field in section.model_fields.items():
-        own = next((mark for mark in field.metadata if isinstance(mark, Effect)), inherited)
-        variants = variants_of(field.annotation)
-        assert own is not None or variants, f"{prefix}{name} bears no mark of its effect"
-        if own is not None:
-            yield f"{prefix}{name}", own
-        for variant in variants:
-            yield from _marked(variant, f"{prefix}{name}.", own)
-
-
-def effect_of(key: str) -> Effect:
-    """The effect of a key, or of the nearest section above it that has one; a key that is not known counts."""
-    while key and key not in effects():
-        key = key.rpartition(".")[0]
-    return effects()[key] if key else RESULT
-
-
-def keys_as_typed(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The full keys of a section that are marked with :data:`AS_TYPED`."""
-    from runner.config.schema.judge import variants_of  # noqa: PLC0415
-
-    for name, field in section.model_fields.items():
-        if AS_TYPED in field.metadata:
-            yield f"{prefix}{name}"
-        for variant in variants_of(field.annotation):
-            yield from keys_as_typed(variant, f"{prefix}{name}.")
+def variants_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type
+    """The section classes behind a field: the class itself, or the members of a union."""
+    if get_origin(annotation) is Annotated:
+        return variants_of(get_args(annotation)[0])
+    candidates = (annotation, *get_args(annotation))
+    return [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]

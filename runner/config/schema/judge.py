@@ -7,12 +7,13 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema import VARIANT_KEYS, Config
+from runner.config.schema.base import variants_of
 from runner.config.schema.rules import find_conflicts
 
 MISSING = "???"
@@ -106,14 +107,6 @@ def _keys_of(section: type[BaseModel], values: object, prefix: str) -> Iterator[
         inner = _chosen(variants_of(field.annotation), child)
         if inner is not None:
             yield from _keys_of(inner, child, f"{prefix}{name}.")
-
-
-def variants_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type
-    """The section classes behind a field: the class itself, or the members of a union."""
-    if get_origin(annotation) is Annotated:
-        return variants_of(get_args(annotation)[0])
-    candidates = (annotation, *get_args(annotation))
-    return [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]
 
 
 def _chosen(variants: Sequence[type[BaseModel]], values: object) -> type[BaseModel] | None:

@@ -32,7 +32,7 @@ from runner.base.errors import LaunchError, RunnerError, named
 from runner.base.time_limit import within
 from runner.base.untrusted import UntrustedFileError, parse_json, printable
 from runner.config.schema import Config
-from runner.config.schema.base import effect_of
+from runner.config.schema.effects import effect_of
 from runner.data.splits import Splits
 from runner.dist.addresses import network_id
 from runner.dist.stores import open_store

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.config.schema.resume import changes
+from runner.config.schema.effects import changes
 from runner.tools.runs.past import PastRun, read_small
 
 # By dotted key: the value of the first run and that of the second; None where one has none.

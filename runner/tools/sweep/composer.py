@@ -20,7 +20,7 @@ from runner.config.composing import checked_config, limited_time, plain_values
 from runner.config.refusal import override_behind, plain, translate, unknown_option
 from runner.config.saved import TypedCommand, saved_config
 from runner.config.schema import Config
-from runner.config.schema.base import effects
+from runner.config.schema.effects import effects
 from runner.config.schema.judge import judge
 from runner.config.schema.sweep import SweepConfig
 from runner.tools.sweep.axes import Axis, bounds, element_of

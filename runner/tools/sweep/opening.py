@@ -18,7 +18,7 @@ from runner.base.safe_text import masked, masked_values
 from runner.base.user_paths import refuse_ways_out
 from runner.config.own_files import as_typed_again
 from runner.config.saved import saved_config
-from runner.config.schema.resume import changes
+from runner.config.schema.effects import changes
 from runner.config.schema.sweep import SweepConfig
 from runner.run.run_folder import read_record, timestamp
 from runner.tools.sweep.composer import Composer, identity_of_values, what_counts

@@ -4,7 +4,8 @@ import pytest
 from pydantic import BaseModel
 
 from runner.config.schema import base as effect
-from runner.config.schema.base import effect_of, effects, keys_as_typed
+from runner.config.schema import effects as derived
+from runner.config.schema.effects import effect_of, effects, keys_as_typed
 
 
 def test_each_key_bears_a_mark_and_says_what_it_means():
@@ -21,8 +22,8 @@ def test_a_key_without_a_mark_is_found():
         rate: float
 
     with pytest.raises(AssertionError, match=r"optimizer\.rate bears no mark"):
-        list(effect._marked(Section, "optimizer.", None))
-    assert list(effect._marked(Section, "optimizer.", effect.TRAINING)) == [("optimizer.rate", effect.TRAINING)]
+        list(derived._marked(Section, "optimizer.", None))
+    assert list(derived._marked(Section, "optimizer.", effect.TRAINING)) == [("optimizer.rate", effect.TRAINING)]
 
 
 @pytest.mark.parametrize("key", ["data.index_cache", "trainer.grace_seconds", "data.workers", "output_dir"])

@@ -1,14 +1,57 @@
-"""Which changes of a config a run survives when it is resumed."""
+"""What the marks of the schema's fields come to: the effect of each key, and which changes a resumed run survives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
+
+from pydantic import BaseModel
 
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema import Config
-from runner.config.schema.base import effect_of
+from runner.config.schema.base import AS_TYPED, RESULT, Effect, variants_of
 from runner.config.schema.judge import did_you_mean, known_keys
+
+
+@cache
+def effects() -> Mapping[str, Effect]:
+    """The effect of each key, and of each group that has one, by full key; those of all options of a group.
+
+    Raises:
+        AssertionError: a field and its group have no mark, or options of a group mark a key differently.
+    """
+    found: dict[str, Effect] = {}
+    for key, effect in _marked(Config, "", None):
+        assert found.setdefault(key, effect) == effect, f"{key} is marked with two effects"
+    return found
+
+
+def _marked(section: type[BaseModel], prefix: str, inherited: Effect | None) -> Iterator[tuple[str, Effect]]:
+    for name, field in section.model_fields.items():
+        own = next((mark for mark in field.metadata if isinstance(mark, Effect)), inherited)
+        variants = variants_of(field.annotation)
+        assert own is not None or variants, f"{prefix}{name} bears no mark of its effect"
+        if own is not None:
+            yield f"{prefix}{name}", own
+        for variant in variants:
+            yield from _marked(variant, f"{prefix}{name}.", own)
+
+
+def effect_of(key: str) -> Effect:
+    """The effect of a key, or of the nearest section above it that has one; a key that is not known counts."""
+    while key and key not in effects():
+        key = key.rpartition(".")[0]
+    return effects()[key] if key else RESULT
+
+
+def keys_as_typed(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The full keys of a section that are marked with :data:`AS_TYPED`."""
+    for name, field in section.model_fields.items():
+        if AS_TYPED in field.metadata:
+            yield f"{prefix}{name}"
+        for variant in variants_of(field.annotation):
+            yield from keys_as_typed(variant, f"{prefix}{name}.")
 
 
 def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow: Sequence[str]) -> list[str]:
