@@ -13,8 +13,8 @@ from torch import Tensor
 from runner.base.errors import DeviceError
 
 if TYPE_CHECKING:
-    from runner.dist.collectives import DistContext
     from runner.config.schema.dist import DistConfig
+    from runner.dist.collectives import DistContext
 
 _AMPERE = 8  # the first CUDA compute capability with fast bf16
 
