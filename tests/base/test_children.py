@@ -77,7 +77,7 @@ def test_by_dash_m_only_what_python_imports_before_us_comes_from_there(tmp_path)
     for name in ("difflib", "numpy", "submitit", "safetensors"):
         (tmp_path / f"{name}.py").write_text(f"open({str(told)!r}, 'a').write('{name} ')\n")
     done = subprocess.run(
-        [sys.executable, "-m", "runner", *OURS, "dist.procs_per_node=2"],
+        [sys.executable, "-m", "runner", *OURS, "data.workers=1"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
