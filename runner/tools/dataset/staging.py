@@ -50,7 +50,8 @@ def refuse_within(output: Path, folder: Path) -> None:
     Raises:
         OutputError: the output lies in this folder, or is it.
     """
-    if output.resolve().is_relative_to(folder.resolve()):
+    # Path.resolve() raises where a link leads to itself; what is read says so by name.
+    if Path(os.path.realpath(output)).is_relative_to(os.path.realpath(folder)):
         raise OutputError(f"output = {output}: lies within the input {folder}, which is never changed; choose another")
 
 

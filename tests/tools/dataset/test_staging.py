@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import OutputError
-from runner.tools.dataset.staging import new_folder
+from runner.tools.dataset.staging import new_folder, refuse_within
 
 ROOT = Path(__file__).parents[3]
 
@@ -66,3 +66,9 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     with new_folder(output):
         assert not theirs.exists()
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_link_that_leads_to_itself_is_no_place_that_the_output_lies_in(tmp_path):
+    loop = tmp_path / "x.csv"
+    loop.symlink_to(loop)
+    refuse_within(tmp_path / "out", loop)
