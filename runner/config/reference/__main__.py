@@ -8,8 +8,8 @@ from runner.config.reference import config_page, experiment_schema
 from runner.config.reference.editor import as_text
 
 
-def main() -> None:
-    """Write both files; the folder docs/ is made where it is missing."""
+def write_reference() -> None:
+    """Write both files; makes the folder docs/ where it is missing."""
     docs = Path("docs")
     docs.mkdir(exist_ok=True)
     (docs / "config.md").write_text(config_page(), encoding="utf-8")
@@ -17,4 +17,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write_reference()

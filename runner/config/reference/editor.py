@@ -1,8 +1,7 @@
-"""docs/config.schema.json: a JSON schema of experiment files, for editors.
+"""docs/config.schema.json: a JSON schema (draft 7) of experiment files, for editors.
 
-Draft 7, which all editors know. An experiment is a part of a config, so nothing is required; which option of a group
-it builds on is not known, so that keys of all options are allowed. A transform is an entry of a list and lists are
-replaced as a whole: there, what the runner requires is required.
+An experiment is a part of a config, so no key is required; the chosen options of groups are unknown, so the keys of all
+options are allowed. Only transforms, as entries of lists that are replaced as a whole, have required keys.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runner.config import group_options
-from runner.config.reference.described import DescribedSchema
-from runner.config.reference.keys import read_groups
+from runner.config.reference.keys import DescribedSchema, read_groups
 from runner.config.reference.words import Node, describe, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.transforms import Transform
@@ -50,15 +48,15 @@ def experiment_schema() -> dict[str, Any]:
 
 
 def as_text(schema: dict[str, Any]) -> str:
-    """The schema as it stands in its file."""
+    """The content of docs/config.schema.json."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def _defaults_list() -> dict[str, Any]:
-    """Experiments build on others by name and choose options with `override /GROUP: OPTION`."""
+    """The defaults list: names of other experiments, and `override /GROUP: OPTION`."""
     overrides = {}
     for group in (group.name for group in read_groups() if group.name):
-        # Options of the user's own are options too: these are proposals.
+        # Any text is allowed, as users have options of their own.
         overrides[f"override /{group}"] = {"anyOf": [{"enum": group_options(group)}, {"type": "string"}]}
     entry = {
         "type": "object",
@@ -81,7 +79,7 @@ def _section(node: Node, definitions: Node, tag: str | None) -> dict[str, Any]:
     nodes: dict[str, list[Node]] = {}
     for variant in variants:
         for name, child in variant["properties"].items():
-            if name != tag:  # It follows from the option.
+            if name != tag:  # set by the option
                 nodes.setdefault(name, []).append(child)
     properties = {name: _merged([_section(child, definitions, None) for child in same]) for name, same in nodes.items()}
     text = describe(node, definitions)
@@ -95,7 +93,7 @@ def _merged(sections: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _value(node: Node, definitions: Node) -> dict[str, Any]:
-    """A single value; wherever it is no text, an interpolation may stand for it."""
+    """A single value, or an interpolation instead of it."""
     if "items" in node and "discriminator" in node["items"]:
         entries = {"type": "array", "items": {"$ref": "#/definitions/transform"}}
         return {"anyOf": [entries, _INTERPOLATION]}
@@ -120,7 +118,7 @@ def _transform() -> dict[str, Any]:
 
 def _entry(section: Node) -> dict[str, Any]:
     properties = {
-        # The name tells the entries apart, so it is no interpolation.
+        # The name identifies the entry, so it can't be an interpolation.
         name: {"description": sentence(node["description"]), **(_plain(node) if name == "name" else _value(node, {}))}
         for name, node in section["properties"].items()
     }

@@ -1,4 +1,4 @@
-"""The text of `python -m runner --help`."""
+"""The blocks of the help, the whole of it (`--help all`), and the help on one command."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from runner.config import conf_of_working_folder, group_options
 from runner.config.reference.keys import (
     Group,
     Key,
     Variant,
+    about_other_keys,
     as_yaml,
-    read_call,
+    read_command_keys,
     read_experiments,
     read_groups,
     read_transforms,
-    what_else,
 )
 from runner.config.reference.words import listed
 from runner.config.schema import VARIANT_KEYS
 from runner.config.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
-from runner.config.schema.judge import MISSING
+from runner.config.schema.validation import MISSING
 
 _LEFT_WIDTH = 36
 _FLAGS = {
     "-m, --multirun": "Run one job for each combination: -m model=resnet18,resnet34 optimizer.lr=0.01,0.1",
-    "--config-dir FOLDER": "Also look for configs in FOLDER; its experiment/mine.yaml is experiment=mine",
+    "--config-dir FOLDER": "Also look for configs in FOLDER, whose experiment/mine.yaml is experiment=mine; "
+    "no flag is needed for ./conf, if it has experiment/",
     "--cfg job": "Show the composed config and do nothing else",
     "--info": "Show where configs are looked for, which were chosen, and Hydra's plugins",
     "--shell-completion install=bash": "Complete groups, options and keys with the tab key, in bash, zsh or fish: "
     'eval "$(runner --shell-completion install=bash)"',
     "--version": "Show the version",
-    "-h, --help": "Show this help",
+    "-h, --help": "Show help; on a command, a group or a key: --help predict, model --help, help trainer.epochs",
 }
-_ENDING = "In the repository, docs/config.md has all this in tables and tells how an editor checks experiment files."
+_ENDING = "In the repository, docs/config.md has all this in tables and says how an editor checks experiment files."
 
 
 def help_text(commands: Mapping[str, str], command: str | None = None, width: int = 100) -> str:
@@ -45,26 +47,59 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
         command: one of them, for help on this command; None for all.
         width: columns of the terminal.
     """
-    own = [_usage(commands, command), *_keys_of_command(command, width)]
+    own = [usage(commands, command), *_keys_of_command(command, width)]
     if command in TAKES_NOTHING_ELSE:
         return "\n\n".join([*own, _ENDING])
     general, *groups = read_groups()
     if command in LAID_OVER:
         return "\n\n".join([*own, *_laid_over(groups, LAID_OVER[command], width), _ENDING])
+    if command:
+        flags = [] if command in CALLS and command not in TAKES_EXPERIMENT else [flags_block(width)]
+        return "\n\n".join([*own, *flags, experiments_block(width), groups_block(groups, width), _ENDING])
     blocks = [
         *own,
-        *([] if command else [_table("Commands", commands.items(), width)]),
-        *([] if command in CALLS and command not in TAKES_EXPERIMENT else [_table("Flags", _FLAGS.items(), width)]),
-        _table("Experiments (experiment=NAME)", read_experiments().items(), width),
-        _lines("General keys (KEY=VALUE, with the default)", _key_rows(general, general.variants, width)),
-        *(_group(group, width) for group in groups),
-        _lines("Entries of data.train_transforms and data.eval_transforms", _transform_rows(width)),
+        table("Commands", commands.items(), width),
+        flags_block(width),
+        experiments_block(width),
+        lines("General keys (KEY=VALUE, with the default)", key_rows(general, general.variants, width)),
+        *(group_block(group, width) for group in groups),
+        transforms_block(width),
         _ENDING,
     ]
     return "\n\n".join(blocks)
 
 
-def _usage(commands: Mapping[str, str], command: str | None) -> str:
+def flags_block(width: int) -> str:
+    """The flags."""
+    return table("Flags", _FLAGS.items(), width)
+
+
+def experiments() -> list[str]:
+    """The experiments in conf/ and in the working folder."""
+    own = conf_of_working_folder()
+    return group_options("experiment", [] if own is None else [own])
+
+
+def experiments_block(width: int) -> str:
+    """The experiments, each with its title."""
+    shipped = read_experiments()
+    rows = ((name, shipped.get(name, f"conf/experiment/{name}.yaml of this folder")) for name in experiments())
+    return table("Experiments (experiment=NAME)", rows, width)
+
+
+def groups_block(groups: Iterable[Group], width: int) -> str:
+    """The groups, each with its default option; where their keys are explained."""
+    rows = ((f"{group.name}={group.default_option}", group.description) for group in groups)
+    return table("Groups (GROUP=OPTION, here the default; more of each: --help GROUP)", rows, width, 20)
+
+
+def transforms_block(width: int) -> str:
+    """The transforms with their keys."""
+    return lines("Entries of data.train_transforms and data.eval_transforms", _transform_rows(width))
+
+
+def usage(commands: Mapping[str, str], command: str | None) -> str:
+    """What a command, or the runner, is for, and how it is called."""
     about = commands[command] if command else "Train, evaluate and package image classifiers described in YAML."
     word = command or "[COMMAND]"
     has_no_groups = command in TAKES_NOTHING_ELSE or not any("." not in key for key in LAID_OVER.get(word, ("",)))
@@ -73,14 +108,14 @@ def _usage(commands: Mapping[str, str], command: str | None) -> str:
 
 
 def _keys_of_command(command: str | None, width: int) -> Iterator[str]:
-    call = read_call(command) if command else None
+    call = read_command_keys(command) if command else None
     if call is not None:
-        title = f"Keys of {command}; what else is typed {what_else(str(command))}"
-        yield _lines(textwrap.fill(title, width), _key_rows(call, call.variants, width))
+        title = f"Keys of {command}; what else is typed {about_other_keys(str(command))}"
+        yield lines(textwrap.fill(title, width), key_rows(call, call.variants, width))
 
 
 def _laid_over(groups: Iterable[Group], taken: Collection[str], width: int) -> Iterator[str]:
-    """What may be laid over a saved config, without the defaults: those of a new run say nothing about this one."""
+    """The keys of a saved config that a command may change, without defaults, which only new runs have."""
     for group in groups:
         is_whole = group.name in taken
         variants = tuple(
@@ -95,29 +130,31 @@ def _laid_over(groups: Iterable[Group], taken: Collection[str], width: int) -> I
             for variant in group.variants
         )
         if is_whole:
-            yield _group(replace(group, variants=variants, default_option=""), width)
+            yield group_block(replace(group, variants=variants, default_option=""), width)
         elif any(variant.keys for variant in variants):
-            yield _lines(f"Keys of {group.name}", _key_rows(group, variants, width))
+            yield lines(f"Keys of {group.name}", key_rows(group, variants, width))
 
 
-def _lines(title: str, rows: Iterable[str]) -> str:
+def lines(title: str, rows: Iterable[str]) -> str:
+    """A title and rows."""
     return "\n".join([title, *rows])
 
 
-def _table(title: str, rows: Iterable[tuple[str, str]], width: int) -> str:
-    return _lines(title, itertools.chain.from_iterable(_row([left], right, width) for left, right in rows))
+def table(title: str, rows: Iterable[tuple[str, str]], width: int, left_width: int = _LEFT_WIDTH) -> str:
+    """A title and two columns."""
+    return lines(title, itertools.chain.from_iterable(_row([left], right, width, left_width) for left, right in rows))
 
 
-def _row(lefts: list[str], right: str, width: int) -> Iterator[str]:
-    """Two columns; what is too long for the left one gets a line of its own."""
-    rights = textwrap.wrap(right, max(width - _LEFT_WIDTH - 4, 24), break_long_words=False, break_on_hyphens=False)
-    if max(map(len, lefts)) > _LEFT_WIDTH:
+def _row(lefts: list[str], right: str, width: int, left_width: int = _LEFT_WIDTH) -> Iterator[str]:
+    """Two columns; a left cell that is too long gets its own line."""
+    rights = textwrap.wrap(right, max(width - left_width - 4, 24), break_long_words=False, break_on_hyphens=False)
+    if max(map(len, lefts)) > left_width:
         rights = [""] * len(lefts) + rights
     for one, other in itertools.zip_longest(lefts, rights, fillvalue=""):
-        yield f"  {one:<{_LEFT_WIDTH}}  {other}".rstrip()
+        yield f"  {one:<{left_width}}  {other}".rstrip()
 
 
-def _group(group: Group, width: int) -> str:
+def group_block(group: Group, width: int) -> str:
     """The options of a group, then its keys."""
     rows: list[str] = []
     if sum(len(variant.options) for variant in group.variants) > 1:
@@ -129,14 +166,14 @@ def _group(group: Group, width: int) -> str:
             rows += _row(textwrap.wrap(", ".join(names), _LEFT_WIDTH), text, width)
         rows.append("")
     option = "OPTION" if rows else group.default_option
-    return _lines(
+    return lines(
         f"{group.name}{'=' if option else ''}{option} · {group.description}",
-        [*rows, *_key_rows(group, group.variants, width)],
+        [*rows, *key_rows(group, group.variants, width)],
     )
 
 
-def _key_rows(group: Group, variants: tuple[Variant, ...], width: int) -> Iterator[str]:
-    """Each key once: those of all variants first, then those of some under a line that says of which."""
+def key_rows(group: Group, variants: tuple[Variant, ...], width: int) -> Iterator[str]:
+    """Each key once: first those of all variants, then those of some variants, under a line that names these."""
     sharing: dict[tuple[str, ...], list[tuple[Variant, Key]]] = {}
     for variant in variants:
         for key in variant.keys:
@@ -183,7 +220,7 @@ def _other_defaults(group: Group, by_option: Mapping[str, str], shown: str) -> I
 
 
 def _default(value: object) -> str:
-    """A default in brief: of a list of transforms only the names."""
+    """A default in brief: a list of transforms is shown as their names."""
     if value == MISSING:
         return "…"
     if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):

@@ -1,28 +1,33 @@
-"""Every key with what is allowed, its default and its description: rules from the schema, values from conf/."""
+"""Reads all keys for the reference: types and descriptions from the schema, defaults from conf/."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import functools
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from runner.config import CONF_DIR, group_options
-from runner.config.reference.described import DescribedSchema
 from runner.config.reference.words import Node, allowed, describe, listed, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
-from runner.config.schema.judge import MISSING
 from runner.config.schema.transforms import Transform
+from runner.config.schema.validation import MISSING
 
 
 class _ConfLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads numbers as OmegaConf's loader does (1e-3 is one), in C where PyYAML has it: ten times as fast."""
+    """OmegaConf's loader, which reads 1e-3 as a number, in C where PyYAML has that: ten times as fast."""
 
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
@@ -36,16 +41,16 @@ class Key:
     allowed: str
     description: str
     defaults: tuple[Any, ...]
-    """The value in conf/, one for each option of the variant; MISSING where the user must give it. A key that only
-    holds other keys has none."""
+    """The value in conf/ for each option of the variant; MISSING where the user must give it. Empty for a group of
+    keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """What one or several options of a group have in common: the same keys."""
+    """The options of a group that have the same keys."""
 
     tag: str | None
-    """The value that tells the variant, such as resnet in model.family = resnet; None where a group has one variant."""
+    """The value that names the variant, such as resnet in model.family = resnet; None where a group has one variant."""
     description: str
     options: tuple[str, ...]
     keys: tuple[Key, ...]
@@ -76,8 +81,8 @@ def read_groups() -> tuple[Group, ...]:
     )
 
 
-def read_call(command: str) -> Group | None:
-    """The keys that a command takes besides those of a config; None where it takes no others."""
+def read_command_keys(command: str) -> Group | None:
+    """The own keys of a command; None where it has none."""
     if command not in CALLS:
         return None
     schema = CALLS[command].model_json_schema(schema_generator=DescribedSchema)
@@ -87,19 +92,19 @@ def read_call(command: str) -> Group | None:
     return Group(name="", description=sentence(schema["description"]), default_option=command, variants=(variant,))
 
 
-def what_else(command: str) -> str:
-    """What a command with keys of its own does with all other keys."""
+def about_other_keys(command: str) -> str:
+    """What a command with its own keys does with all other keys, in words."""
     if command in TAKES_NOTHING_ELSE:
         return "is refused"
     if command in TAKES_EXPERIMENT:
         return "is for the config of the experiment, as with `train`"
     if command in LAID_OVER:
-        return f"must be of {listed(list(LAID_OVER[command]))}, and is laid over the config that the run has saved"
-    return "is laid over the config that the run has saved"
+        return f"must be of {listed(list(LAID_OVER[command]))}, and changes the config that the run has saved"
+    return "changes the config that the run has saved"
 
 
 def read_transforms() -> tuple[Variant, ...]:
-    """The entries that data.train_transforms and data.eval_transforms may have; their defaults stand in the schema."""
+    """The transforms that data.train_transforms and data.eval_transforms may have."""
     schema = TypeAdapter(Transform).json_schema(schema_generator=DescribedSchema)
     variants = []
     for reference in schema["oneOf"]:
@@ -113,7 +118,7 @@ def read_transforms() -> tuple[Variant, ...]:
 
 
 def read_experiments() -> dict[str, str]:
-    """The experiments that ship with the runner, with the first line of the comment at the head of each."""
+    """The experiments in conf/, with the first line of the comment in each file."""
     titles = {}
     for name in group_options("experiment"):
         lines = (CONF_DIR / "experiment" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
@@ -181,7 +186,7 @@ def _keys_of(properties: Node, definitions: Node, values: list[Any], prefix: str
 
 
 def _option_values(folder: Path, option: str) -> dict[str, Any]:
-    """The values of an option, together with those of the files that its defaults list names."""
+    """The values of an option, merged with those of the files in its defaults list."""
     own = read_file(folder / f"{option}.yaml")
     parts = []
     for entry in own.pop("defaults", ["_self_"]):
@@ -198,3 +203,46 @@ def read_file(file: Path) -> dict[str, Any]:
     values = yaml.load(file.read_text(encoding="utf-8"), Loader=_ConfLoader)
     assert isinstance(values, dict)
     return {str(name): value for name, value in values.items()}
+
+
+class DescribedSchema(GenerateJsonSchema):
+    """Pydantic's JSON schema with the docstrings of fields as their descriptions.
+
+    With `use_attribute_docstrings`, pydantic would parse the source code at every start.
+    """
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:  # noqa: ANN401 - a core schema
+        """The schema of one class."""
+        node = super().model_schema(schema)
+        for name, text in descriptions(schema["cls"]).items():
+            if name in node["properties"]:
+                node["properties"][name]["description"] = text
+        return node
+
+
+def descriptions(section: type[BaseModel]) -> dict[str, str]:
+    """The docstrings under the fields of a class and its base classes."""
+    found: dict[str, str] = {}
+    for owner in reversed(section.__mro__):
+        module = inspect.getmodule(owner)
+        if module is not None and issubclass(owner, BaseModel) and owner is not BaseModel:
+            found |= _docstrings(module).get(owner.__name__, {})
+    return found
+
+
+@functools.cache
+def _docstrings(module: ModuleType) -> Mapping[str, Mapping[str, str]]:
+    """The docstrings under annotated names, by class and name."""
+    return {
+        node.name: {
+            field.target.id: inspect.cleandoc(below.value.value)
+            for field, below in itertools.pairwise(node.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        }
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef)
+    }

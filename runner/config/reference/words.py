@@ -1,11 +1,10 @@
-"""What a node of a JSON schema allows, in words."""
+"""Nodes of a JSON schema in words: descriptions and allowed values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# A node of a JSON schema.
 Node = Mapping[str, Any]
 
 _NOUNS = {"integer": "whole number", "number": "number", "string": "text", "null": "null", "object": "keys and values"}
@@ -24,10 +23,10 @@ def sentence(text: str) -> str:
 
 
 def describe(node: Node, definitions: Node) -> str:
-    """The description of a key on one line; pydantic leaves it to the definition where both are the same.
+    """The description of a key on one line; where it has none of its own, that of its definition.
 
     Raises:
-        KeyError: when neither has one; every key needs a docstring.
+        KeyError: neither has one.
     """
     own = node.get("description")
     return sentence(own if own is not None else resolve(node, definitions)["description"])
@@ -39,7 +38,7 @@ def listed(words: list[str], last: str = "or") -> str:
 
 
 def number(value: float) -> str:
-    """A bound as people write it."""
+    """A bound: 2^63, 1 or 0.5."""
     whole = int(value) if float(value).is_integer() else None
     if whole is not None and whole >= 2**31 and whole & (whole - 1) == 0:
         return f"2^{whole.bit_length() - 1}"
