@@ -1,1 +1,1 @@
-"""What every other room stands on."""
+"""Errors, console, files, random numbers, signals: what all other packages import."""
