@@ -100,11 +100,11 @@ def test_few_things_lie_side_by_side():
 
 
 def test_no_pickle_goes_over_the_network():
-    """What is handed to processes that we start is pickled in `handed.py`; what others may write is JSON."""
+    """What is handed to processes that we start is pickled in `pickled_file.py`; what others may write is JSON."""
     for path in SOURCES:
         names = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
         assert not names & {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"}, path
-        is_handing = path == ROOT / "runner" / "launch" / "elastic" / "handed.py"
+        is_handing = path == ROOT / "runner" / "launch" / "elastic" / "pickled_file.py"
         assert is_handing or not {"pickle", "cloudpickle"} & {module for module, _ in imports(path)}, path
 
 

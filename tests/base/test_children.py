@@ -71,7 +71,7 @@ def test_a_model_that_the_working_folder_offers_is_none(hostile):
     assert told.read_text() == ""
 
 
-def test_by_dash_m_only_what_python_imports_before_us_comes_from_there(tmp_path):
+def test_python_m_imports_only_stdlib_startup_modules_from_the_working_folder(tmp_path):
     """Python's own rule for -m; our modules, their children and what these import come from elsewhere."""
     told = tmp_path / "told.txt"
     for name in ("difflib", "numpy", "submitit", "safetensors"):
@@ -90,11 +90,11 @@ def test_by_dash_m_only_what_python_imports_before_us_comes_from_there(tmp_path)
 
 
 def test_a_script_that_imports_the_runner_keeps_its_own_path(monkeypatch):
-    from runner.base.children import children_kept_safe
+    from runner.base.children import safe_path_for_children
 
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     before = list(sys.path)
-    with children_kept_safe():
+    with safe_path_for_children():
         assert os.environ["PYTHONSAFEPATH"] == "1"
     assert "PYTHONSAFEPATH" not in os.environ and sys.path == before
 
@@ -105,7 +105,7 @@ def test_a_source_checkout_as_working_folder_is_found_by_children(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [str(ROOT), "/elsewhere"])
     monkeypatch.setenv("PYTHONPATH", "/of/the/user")
-    children.leave_out_working_folder()
+    children.remove_working_folder_from_path()
     assert sys.path[0] == str(ROOT)
     assert os.environ["PYTHONPATH"].split(os.pathsep) == ["/of/the/user", str(ROOT)]
 
@@ -115,5 +115,5 @@ def test_another_working_folder_is_left_out(monkeypatch, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(Path.cwd()), "/elsewhere"])
-    children.leave_out_working_folder()
+    children.remove_working_folder_from_path()
     assert sys.path == ["/elsewhere"]

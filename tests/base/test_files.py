@@ -47,7 +47,7 @@ def test_a_failing_write_keeps_the_old_file_and_names_the_path(tmp_path, monkeyp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(*((os, "fsync") if call == "fsync" else (Path, "replace")), full)
-    with pytest.raises(OutputError, match=r"a\.txt.*No space left"):
+    with pytest.raises(OutputError, match=r"a\.txt.*the disk is full"):
         write_atomic(file, "new")
     assert file.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
@@ -122,7 +122,7 @@ def folder_with(path: Path, content: str) -> Path:
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_folder_is_replaced_as_a_whole(tmp_path, monkeypatch, can_exchange):
     if not can_exchange:
-        monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
     old, new = folder_with(tmp_path / "a", "old"), folder_with(temporary_beside(tmp_path / "a"), "new")
     replace(new, old)
     assert (old / "file").read_text() == "new"

@@ -1,12 +1,16 @@
+"""Credentials are masked in texts, and CSV cells are no formulas."""
+
 from __future__ import annotations
 
+import csv
+import io
 import resource
 import subprocess
 import sys
 
 import pytest
 
-from runner.base.safe_text import masked, masked_values
+from runner.base.safe_text import csv_lines, escape_formula, mask_credentials, mask_credentials_in, nine_digits
 
 
 @pytest.mark.parametrize(
@@ -22,11 +26,11 @@ from runner.base.safe_text import masked, masked_values
     ],
 )
 def test_user_information_is_masked(text, shown):
-    assert masked(text) == shown
+    assert mask_credentials(text) == shown
 
 
-def test_values_are_masked_wherever_they_stand():
-    assert masked_values({"a": ["x://u:p@h", 1, None], "b": {"c": ("y://t@h",)}}) == {
+def test_texts_in_nested_values_are_masked():
+    assert mask_credentials_in({"a": ["x://u:p@h", 1, None], "b": {"c": ("y://t@h",)}}) == {
         "a": ["x://***@h", 1, None],
         "b": {"c": ["y://***@h"]},
     }
@@ -46,6 +50,26 @@ def test_values_are_masked_wherever_they_stand():
     ],
 )
 def test_long_texts_of_any_shape_are_read_once(text):
-    code = f"from runner.base.safe_text import masked; text = {text}; assert masked(text).replace('***', '')"
+    code = f"from runner.base.safe_text import mask_credentials as mask; assert mask({text}).replace('***', '')"
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (20, 20))  # noqa: E731
     assert subprocess.run([sys.executable, "-c", code], preexec_fn=limit, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["=cmd()", "+1", "-1", "@x", "\tx", "\rx", "\nx"])
+def test_formulas_are_escaped(text):
+    assert escape_formula(text) == f"'{text}"
+
+
+def test_other_texts_and_numbers_stay_as_they_are():
+    texts = ["plain", "a=b", "", "🐜", 'a "b", c\nd']
+    assert [escape_formula(text) for text in texts] == texts
+    ((*cells, number, missing),) = csv.reader(io.StringIO(csv_lines([[*texts, -1.5, None]])))
+    assert (cells, number, missing) == (texts, "-1.5", "")
+
+
+def test_nine_digits_tell_float32_values_apart():
+    import numpy as np
+
+    values = np.random.default_rng(0).random(1000, dtype=np.float32)
+    assert all(np.float32(nine_digits(float(value))) == value for value in values)
+    assert len(repr(nine_digits(float(values[0])))) <= 11

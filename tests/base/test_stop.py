@@ -1,10 +1,13 @@
+"""Stop requests by signals, and a time limit for calls that may hang."""
+
+import _thread
 import os
 import signal
 import threading
 
 import pytest
 
-from runner.base.stop import StopRequest
+from runner.base.stop import StopRequest, run_with_timeout
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
@@ -57,3 +60,29 @@ def test_outside_the_main_thread_it_leaves_signals_alone():
     thread.join()
     assert results == [None]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_work_that_ends_in_time():
+    assert run_with_timeout(60, lambda: 3) == 3
+    assert run_with_timeout(60, lambda: None) is None
+    with pytest.raises(ZeroDivisionError):
+        run_with_timeout(60, lambda: 1 // 0)
+
+
+def test_a_work_that_does_not_end():
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.1 seconds"):
+        run_with_timeout(0.1, threading.Event().wait)
+
+
+def test_an_interrupt_is_handled_while_waiting():
+    def interrupt_and_go_on():
+        _thread.interrupt_main()
+        threading.Event().wait()
+
+    # A shell that has started the tests in the background lets them ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_with_timeout(60, interrupt_and_go_on)
+    finally:
+        signal.signal(signal.SIGINT, before)

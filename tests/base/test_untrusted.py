@@ -32,7 +32,7 @@ def test_a_fifo_and_a_device_are_refused_at_once(tmp_path):
         read_bytes(tmp_path)
 
 
-def test_what_a_terminal_would_obey_is_shown():
+def test_escape_sequences_are_shown_as_text():
     assert printable("\x1b[2J\x9b\n") == r"\x1b[2J\x9b\x0a"
     assert printable("\u202egnp.exe\u2066\u2028") == r"\u202egnp.exe\u2066\u2028"
     assert printable(os.fsdecode(b"caf\xe9") + "\ud800") == r"caf\xe9\ud800"
@@ -70,7 +70,7 @@ def test_a_high_limit_takes_no_more_memory_than_the_file(tmp_path):
         ("a: &a [*a]", "holds itself"),
         ("\n".join(f"k{n}: 1" for n in range(20_000)), "more than 10,000 values"),
         ("x" * 2_000_000, "larger than"),
-        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("a: !!python/object/apply:os.system [ls]", "the tag python/object/apply:os.system is not read"),
         ("a: 2024-99-99", "no YAML"),
         ("a: [", "line 1"),
         ("a: \x00", "no YAML"),
@@ -120,7 +120,7 @@ def test_escape_sequences_are_shown_not_obeyed():
         "1." + "0" * 300,
     ],
 )
-def test_a_number_that_is_too_long_is_told_with_its_place(number):
+def test_the_error_for_a_number_that_is_too_long_names_its_place(number):
     with pytest.raises(UntrustedFileError, match=r"x\.yaml, line 2, column 6: this number is too long"):
         parse_yaml(f"a: 1\nb: [{number[:0]} {number}]\n", "x.yaml")
 

@@ -198,4 +198,4 @@ def test_rank_0_that_is_killed_under_torchrun_leaves_no_run_that_seems_to_run(st
     assert process.wait(60) != 0
     error = the_run(tmp_path, "failed")[1]["error"]
     assert (error["name"], error["rank"]) == ("RankFailedError", 0)
-    assert "rank 0 ended without a word; rank 1 on" in error["message"]
+    assert "rank 0 ended without an error message; rank 1 on" in error["message"]

@@ -12,9 +12,9 @@ import yaml
 
 from runner.base.errors import ConfigError
 from runner.config import CONF_DIR
-from runner.config.composing import Job
-from runner.config.schema.base import Section
-from runner.config.schema.judge import MISSING
+from runner.config.hydra_compose import ComposedJob
+from runner.config.schema.base import ConfigSection
+from runner.config.schema.validation import MISSING
 from tests.composed import compose_jobs
 
 # Options that can't stand alone.
@@ -50,8 +50,8 @@ SELECTIONS = selections(CONF_DIR)
 CALLS = sorted(path for path in CONF_DIR.glob("*.yaml") if path.stem != "train")
 
 
-def jobs_of(argv: tuple[str, ...]) -> list[Job]:
-    jobs: list[Job] = []
+def jobs_of(argv: tuple[str, ...]) -> list[ComposedJob]:
+    jobs: list[ComposedJob] = []
     compose_jobs(argv, jobs.append)
     return jobs
 
@@ -60,14 +60,14 @@ def jobs_of(argv: tuple[str, ...]) -> list[Job]:
 class Reached:
     """What came of each selection, and the files that were opened for it."""
 
-    results: dict[tuple[str, ...], list[Job] | ConfigError]
+    results: dict[tuple[str, ...], list[ComposedJob] | ConfigError]
     opened: frozenset[Path]
 
 
 @pytest.fixture(scope="module")
 def reached() -> Reached:
     opened: set[Path] = set()
-    results: dict[tuple[str, ...], list[Job] | ConfigError] = {}
+    results: dict[tuple[str, ...], list[ComposedJob] | ConfigError] = {}
     real_open = builtins.open
 
     def open_and_note(file, *args, **kwargs):
@@ -105,11 +105,11 @@ def test_the_defaults_are_composed_and_valid(reached):
 
 
 @pytest.mark.parametrize("file", CALLS, ids=[file.stem for file in CALLS])
-def test_what_a_command_takes_is_guarded_by_rules(file):
+def test_each_command_with_its_own_keys_has_rules(file):
     from runner.config.schema import calls
 
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    sections = [item for item in vars(calls).values() if isinstance(item, type) and issubclass(item, Section)]
+    sections = [item for item in vars(calls).values() if isinstance(item, type) and issubclass(item, ConfigSection)]
     rules = [section for section in sections if set(section.model_fields) == set(values)]
     assert len(rules) == 1, f"no class in runner/config/schema/calls.py has the keys of {file}"
     given = {name: "given" if value == MISSING else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""What comes from the environment is used, but neither saved nor shown."""
+"""Interpolations are a closed list of forms of bounded size; values of the environment are neither saved nor shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from runner.base.errors import ConfigError
 from runner.config.compose import compose_one
-from runner.config.interpolation import from_environment, passwords, resolved
+from runner.config.config_folder import ConfigFolder
+from runner.config.interpolation import from_environment, passwords, resolved, unreadable_interpolations, unresolvable
 from runner.config.saved import load_saved
 
 SECRET = "s3cret-t0ken"
@@ -39,7 +40,7 @@ def test_a_typed_password_is_refused_and_not_shown():
     assert passwords({"a": ["${oc.env:X}", "sqlite:///x.db"]}) == []
 
 
-def test_what_comes_from_the_environment_is_used_and_saved_as_it_was_written(tmp_path):
+def test_values_of_the_environment_are_used_and_saved_as_they_are_written(tmp_path):
     job = compose_one(["sweep.storage=${oc.env:MY_STORAGE}", "dist.slurm.account=${oc.env:MY_SECRET}"])
     assert job is not None
     assert job.config.dist.slurm.account == SECRET
@@ -80,3 +81,111 @@ def test_a_saved_config_does_not_resolve_bombs():
     bomb = {"x0": "a" * 8, **{f"x{n + 1}": f"${{x{n}}}${{x{n}}}" for n in range(60)}}
     with pytest.raises(ConfigError, match="grows too large"):
         resolved(bomb)
+
+
+LARGE = "x" * 600_000
+
+
+def doubled(num: int, name: str = "x{}", reference: str = "${{x{}}}") -> dict[str, str]:
+    """Each of the keys is the one before it twice."""
+    return {name.format(0): "a" * 8, **{name.format(n + 1): reference.format(n) * 2 for n in range(num)}}
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        ({"a": "x" * 9, "b": "${a}${a}"}, []),
+        (doubled(40), [f"x{n}" for n in range(16, 41)]),
+        (dict(reversed(doubled(20).items())), [f"x{n}" for n in range(20, 15, -1)]),
+        ({"a": {"b": LARGE, "c": "${.b}"}}, ["a"]),
+        ({"a": LARGE, "b": "${a}"}, [""]),  # together
+        ({"a": ["", LARGE], "b": "${a[1]}${a.1}"}, ["b"]),
+        ({"hydra": {"x": LARGE}, "b": "${hydra:x}${hydra:x}"}, ["b"]),
+        ({"a": LARGE, "b": "${new_sweep_dir:${a},${a}}"}, ["b"]),
+        ({"b": "${now:" + "%c" * 10_000 + "}"}, ["b"]),
+        ({1: "${x}${x}", "1": "a", "x": LARGE}, ["1"]),
+    ],
+)
+def test_too_large_interpolations_are_found_without_resolving_them(values, keys):
+    problems = unresolvable(values)
+    assert [problem.key for problem in problems] == keys
+    assert all("grows too large" in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "why"),
+    [
+        ({"a": "${a}"}, "a", "refers to itself"),
+        ({"a": "${a}${a}"}, "a", "refers to itself"),
+        ({"a": {"b": "${a}", "c": "${a}"}}, "a.b", "refers to itself"),
+        ({"a": {"b": "${c}"}, "c": ["${a}"]}, "a.b", "refers to itself"),
+        ({"a": {"b": "x"}, "c": "${a}", "d": "${c.b}"}, "d", "leads through another interpolation, c"),
+        ({"a": ["x"], "b": "${a[00]}"}, "b", "by something else than its number"),
+        ({f"a{n}": f"${{a{n + 1}}}" for n in range(100)}, "a73", "more than 25 keys that refer to each other"),
+        ({f"a{n + 1}": f"${{a{n}}}" for n in range(100)}, "a26", "more than 25 keys that refer to each other"),
+    ],
+)
+def test_unresolvable_interpolations_are_found_without_resolving_them(values, key, why):
+    messages = {problem.key: problem.message for problem in unresolvable(values)}
+    assert why in messages[key]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${a}",
+        "at ${.a.b[0].c}/${..x-y}",
+        "${oc.env:HOME}",
+        "${oc.env:STORAGE,sqlite:///a b.db}",
+        "${oc.decode:${oc.env:EPOCHS,5}}",
+        "${hydra:runtime.cwd}/${now:%Y-%m-%d}",
+        "${new_sweep_dir:${sweep.dir},${output_dir}}",
+        "$x {y} ${a}}",
+    ],
+)
+def test_allowed_forms(text):
+    assert unreadable_interpolations({"x": [text]}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${",
+        "${}",
+        "${a",
+        "${ a }",
+        "${\u00e9}",
+        "${a+b}",
+        "${'a'}",
+        "${a${b}}",
+        "${a[${b}]}",
+        "${oc.env:${a}}",
+        "${oc.env:A,${b}}",
+        "${oc.env:A,[[[1]]]}",
+        "${oc.decode:${a}}",
+        "${oc.decode:'\\${a}'}",
+        "${oc.select:a}",
+        "${oc.create:{a:1}}",
+        "${oc.dict.values:a}",
+        "${oc.deprecated:a}",
+        "${eval:1}",
+        "${a}" * 20_000 + "${",
+        "${" * 20_000 + "a" + "}" * 20_000,
+        "${oc.env:" * 20_000,
+        "${new_sweep_dir:" * 20_000,
+    ],
+)
+def test_other_forms_are_refused_before_omegaconf_parses_them(text, tmp_path, monkeypatch):
+    monkeypatch.setattr("omegaconf.OmegaConf.load", lambda _: pytest.fail("OmegaConf has read it"))
+    (tmp_path / "x.yaml").write_text(json.dumps({"a": 1, "b": {"c": [text]}}))
+    with pytest.raises(ConfigError, match=r"b\.c\.0 = .* is no allowed interpolation; there are .*x\.yaml"):
+        ConfigFolder("own", f"own://{tmp_path}").load_config("x")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [("data.root=${data.root}${data.root}",), ("+b={a:${b},c:${b}}",), ("+b='${oc.decode:${a}}'",)],
+)
+def test_typed_ones_are_judged_too(typed):
+    with pytest.raises(ConfigError, match=r"refers to itself|no allowed interpolation"):
+        compose_one(list(typed))

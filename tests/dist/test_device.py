@@ -15,7 +15,7 @@ from runner.dist.device import (
     choose_memory_format,
     choose_num_threads,
     choose_precision,
-    count_gpus,
+    count_cuda_devices,
     seed_generators,
     set_determinism,
 )
@@ -65,7 +65,7 @@ def test_fp16_on_a_cpu_is_refused():
         choose_precision(config(precision="fp16"), CPU)
 
 
-def test_what_is_configured_is_used():
+def test_a_configured_precision_is_used():
     precision = choose_precision(config(precision="fp32"), CPU)
     assert (precision.name, precision.dtype) == ("fp32", torch.float32)
     with precision.autocast("cpu"):
@@ -97,7 +97,7 @@ def test_the_number_of_threads_that_the_user_sets_is_kept(monkeypatch):
     assert choose_num_threads(2) == 3
 
 
-def test_a_step_draws_what_torch_draws_after_the_same_seed():
+def test_seeding_gives_the_random_numbers_of_torch_manual_seed():
     torch.manual_seed(2**63 + 7)
     wanted = torch.rand(3)
     seed_generators(CPU, 2**63 + 7)
@@ -107,10 +107,10 @@ def test_a_step_draws_what_torch_draws_after_the_same_seed():
 def test_gpus_that_only_the_driver_sees_do_not_count(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert count_gpus() == 0
+    assert count_cuda_devices() == 0
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
-    assert count_gpus() == 1
+    assert count_cuda_devices() == 1
 
 
 def test_deterministic_numbers_are_not_rounded_to_tf32(monkeypatch):

@@ -260,7 +260,7 @@ def _nothing_is_trained(command: str) -> None:
     """What counts is what comes before a training; only `resume` goes on, as it reads what lies in the folder."""
     import runner.launch
     import runner.tools.report
-    from runner.launch.slurm.submitted import Submission
+    from runner.launch.slurm import Submission
 
     runner.tools.report._explain = lambda *_: None  # `report` draws it in inputs of its own
     if command not in ("resume", "evaluate"):

@@ -41,6 +41,7 @@ PATHS = (
         "/etc/shadow",
     ),
     *("${oc.env:RUNNER_SECRET}", "@OUT@/${oc.env:RUNNER_SECRET}", "file:///etc/passwd", "http://127.0.0.1:9/x", "-rf"),
+    *("s3://bucket/x", "hf://datasets/x", "C:\\x", "a:b"),
     *("null", "$(touch @OUT@/pwned)", "\u202egnp", "\udcff", "*", "[a", "nosuch"),
 )
 """In place of a path that is typed."""

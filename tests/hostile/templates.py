@@ -59,7 +59,7 @@ def _sweep(folder: Path, run: Path) -> None:
     """As a grid over one key leaves it, with one trial."""
     import yaml
 
-    from runner.tools.sweep.folder import SweepFolder, Trial
+    from runner.tools.sweep.sweep_folder import SweepFolder, Trial
 
     folder.mkdir()
     sweep = SweepFolder(folder)

@@ -126,7 +126,7 @@ class Watchdog:
 
     def _variable(self, name: str) -> str | None:
         is_own = name in ("PYTHONSAFEPATH", "PYTHONWARNINGS") and _comes_through(
-            str(ROOT / "runner/base/children.py"), str(ROOT / "runner/launch/elastic/stop_requests.py")
+            str(ROOT / "runner/base/children.py"), str(ROOT / "runner/launch/elastic/shared_state.py")
         )
         return name if name.startswith(_OF_A_LOADER) and not is_own else None
 

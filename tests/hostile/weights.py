@@ -85,13 +85,10 @@ def _saved(title: str, layout: str) -> Callable[[Place], bytes]:
                 tuple(place.filled(item) if isinstance(item, str) else item for item in value.made_of[1]),
             )
         buffer = io.BytesIO()
-        try:
-            if layout == "bare":
-                pickle.dump(value, buffer)
-            else:
-                torch.save(value, buffer, _use_new_zipfile_serialization=layout == "zip")
-        except (RuntimeError, NotImplementedError, RecursionError, TypeError):  # what can't be saved in this way
-            buffer = io.BytesIO(b"\x80\x04.")
+        if layout == "bare":
+            pickle.dump(value, buffer)
+        else:
+            torch.save(value, buffer, _use_new_zipfile_serialization=layout == "zip")
         sys.setrecursionlimit(1000)
         return buffer.getvalue()
 

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 import runner
-from runner.data.images.reducing_crop import ReducingCrop
+from runner.data.images.transforms import ReducingCrop
 
 OF_FILES = ("data=folder", "trainer.epochs=3")
 CROPS = "data.train_transforms=[{name: resize, size: 32}, {name: center_crop, size: 32}, {name: random_crop, size: 32, padding: 4}, {name: random_horizontal_flip}]"  # noqa: E501 - an override
@@ -154,7 +154,7 @@ def test_what_becomes_of_the_images_is_said_and_changes_no_pixel(
     for png in photos.rglob("*.png"):
         write_image(png.with_suffix(".jpg"), seed=1, size=(300, 200))
         png.unlink()
-    monkeypatch.setattr("runner.data.cache.memory_budget.available_memory", lambda: free)
+    monkeypatch.setattr("runner.data.cache.cache_policy.available_memory", lambda: free)
     run_dir = train()
     assert told in (run_dir / "logs" / "rank_0.log").read_text()
     assert_same(run_dir, train("data.cache=none", "data.jpeg_reduction=none"))

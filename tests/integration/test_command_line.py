@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.front_door import COMMANDS
+from runner.config.schema.validation import known_keys
 from tests.conftest import ROOT, SMALL_NET, TINY
 
 
@@ -113,12 +115,57 @@ def test_a_stop_on_request_saves_and_exits_with_75(tmp_path):
     assert (run_dir / "checkpoints" / last / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["validate", "--help"], ["-h"]])
-def test_help_names_every_command_and_key(run_cli, argv):
-    done = run_cli(*argv)
-    assert done.returncode == 0
-    for word in ("validate", "trainer.epochs", "resnet50", "digits"):
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["help"]])
+def test_help_begins_with_a_page_of_one_screen(run_cli, argv):
+    done = run_cli(*argv, COLUMNS="80")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("validate", "doctor", "model=resnet18", "digits", "--help all"):
         assert word in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_whole_help_names_every_command_and_key(run_cli):
+    done = run_cli("help", "all")
+    for word in (*COMMANDS, *known_keys({}), "resnet50", "--config-dir", "random_horizontal_flip"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("topic", "shown"),
+    [
+        ("model", "model.weights="),
+        ("predict", "Usage: python -m runner predict"),
+        ("dataset check", "Usage: python -m runner dataset check"),
+        ("dataset", "dataset split"),
+        ("trainer.epochs", "[whole number ≥ 1]"),
+        ("seed", "seed=1"),
+    ],
+)
+def test_each_group_command_and_key_has_a_page(run_cli, topic, shown):
+    pages = [run_cli(*argv) for argv in (["--help", *topic.split()], [*topic.split(), "-h"], ["help", *topic.split()])]
+    for done in pages:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert shown in done.stdout
+        assert done.stdout == pages[0].stdout
+    assert len(pages[0].stdout.splitlines()) < 100
+
+
+def test_an_unknown_page_is_refused_with_the_nearest_names(run_cli):
+    done = run_cli("help", "modle")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("runner: UsageError: there is no help on 'modle'; did you mean model")
+
+
+def test_a_shell_completes_pages(run_cli):
+    for line, expected in (
+        ("runner help mod", "model"),
+        ("runner --help dataset i", "import"),
+        ("runner help trainer.epo", "trainer.epochs"),
+    ):
+        done = run_cli("-sc", "query=bash", COMP_LINE=line)
+        assert done.stdout.split()[: len(expected.split())] == expected.split(), done.stderr
 
 
 def test_version(run_cli):

@@ -2,7 +2,7 @@ import pytest
 
 import runner
 from runner.base.errors import LaunchError
-from runner.launch.environment import adopted_place, first_host, meeting_of
+from runner.launch.environment import adopted_rank, first_host, rendezvous_url
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2"}
 OPEN_MPI = {
@@ -25,36 +25,36 @@ PMI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANK
 
 @pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, SLURM, PMI])
 def test_each_starter_says_rank_and_world(environ):
-    place = adopted_place(environ)
+    place = adopted_rank(environ)
     assert (place.rank, place.world_size, place.local_rank) == (3, 4, 1)
 
 
 def test_nobody_else_has_started_this_process():
-    assert adopted_place({"PATH": "/bin", "HOME": "/"}) is None
+    assert adopted_rank({"PATH": "/bin", "HOME": "/"}) is None
 
 
 def test_a_batch_script_and_a_shell_of_srun_are_no_group_of_ranks():
-    assert adopted_place({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) is None
-    assert adopted_place(SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
+    assert adopted_rank({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) is None
+    assert adopted_rank(SLURM | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) is None
 
 
 def test_mpirun_within_a_slurm_job_is_the_one_that_counts():
-    assert "OMPI" in adopted_place(SLURM | OPEN_MPI).starter
+    assert "OMPI" in adopted_rank(SLURM | OPEN_MPI).starter
 
 
 def test_azure_by_file_and_by_the_node_of_the_batch():
     environ = {"AZ_BATCHAI_PYTORCH_INIT_METHOD": "file:///mnt/share/meet", "AZ_BATCHAI_TASK_INDEX": "1"}
-    place = adopted_place(environ)
-    assert (place.rank, place.world_size, place.meeting) == (1, None, "file:///mnt/share/meet")
-    assert adopted_place(OPEN_MPI | {"AZ_BATCH_MASTER_NODE": "10.0.0.4:6000"}).meeting == "tcp://10.0.0.4:6000"
+    place = adopted_rank(environ)
+    assert (place.rank, place.world_size, place.rendezvous) == (1, None, "file:///mnt/share/meet")
+    assert adopted_rank(OPEN_MPI | {"AZ_BATCH_MASTER_NODE": "10.0.0.4:6000"}).rendezvous == "tcp://10.0.0.4:6000"
 
 
 def test_ranks_of_one_job_meet_at_the_same_port_and_jobs_at_different_ones():
-    first, second = (adopted_place(SLURM | {"SLURM_PROCID": rank}).meeting for rank in ("0", "3"))
+    first, second = (adopted_rank(SLURM | {"SLURM_PROCID": rank}).rendezvous for rank in ("0", "3"))
     assert first == second
     assert first.startswith("tcp://n1:")
-    assert adopted_place(SLURM | {"SLURM_STEP_NUM_NODES": "1"}).meeting.startswith("tcp://127.0.0.1:")
-    assert adopted_place(SLURM | {"SLURM_STEP_ID": "1"}).meeting != first
+    assert adopted_rank(SLURM | {"SLURM_STEP_NUM_NODES": "1"}).rendezvous.startswith("tcp://127.0.0.1:")
+    assert adopted_rank(SLURM | {"SLURM_STEP_ID": "1"}).rendezvous != first
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_first_host_of_slurms_notation(nodes, host):
 
 def test_where_they_meet_is_the_configs_word_then_the_starters():
     dist = runner.load_config(["dist.rendezvous=node7:1234"]).dist
-    assert meeting_of(adopted_place(TORCHRUN), dist) == "tcp://node7:1234"
+    assert rendezvous_url(adopted_rank(TORCHRUN), dist) == "tcp://node7:1234"
     dist = runner.load_config(["dist.rendezvous=file:///mnt/share/meet"]).dist
-    assert meeting_of(adopted_place(TORCHRUN), dist) == "file:///mnt/share/meet"
+    assert rendezvous_url(adopted_rank(TORCHRUN), dist) == "file:///mnt/share/meet"
     dist = runner.load_config().dist
-    assert meeting_of(adopted_place(TORCHRUN), dist) == "env://"
+    assert rendezvous_url(adopted_rank(TORCHRUN), dist) == "env://"
     with pytest.raises(LaunchError, match="MASTER_ADDR"):
-        meeting_of(adopted_place(OPEN_MPI), dist)
+        rendezvous_url(adopted_rank(OPEN_MPI), dist)

@@ -3,20 +3,20 @@ import pytest
 import runner
 from runner.base.errors import InvalidDatasetError, LaunchError
 from runner.launch import plan as mode
-from runner.launch.environment import adopted_place
+from runner.launch.environment import adopted_rank
 from runner.launch.plan import choose_launch
 from runner.launch.preflight import preflight
 from tests.launch.test_environment import OPEN_MPI, TORCHRUN
 
 
 def plan_of(*overrides, environ=None):
-    return choose_launch(runner.load_config(overrides), adopted_place(environ) if environ else None)
+    return choose_launch(runner.load_config(overrides), adopted_rank(environ) if environ else None)
 
 
 @pytest.fixture
 def gpus(monkeypatch):
     def present(number):
-        monkeypatch.setattr(mode, "count_gpus", lambda: number)
+        monkeypatch.setattr(mode, "num_usable_gpus", lambda: number)
 
     return present
 

@@ -120,7 +120,7 @@ def test_a_run_that_has_a_checkpoint_needs_no_weights(resnet, hub_cache):
     assert built.preprocessing is not None, "images are still prepared as for these weights"
 
 
-def test_what_only_a_saved_config_names_is_not_downloaded(resnet, hub_cache):
+def test_weights_that_only_a_saved_config_names_are_not_downloaded(resnet, hub_cache):
     with pytest.raises(InvalidModelError, match=r"a saved config downloads nothing; type model.weights=IMAGENET1K_V1"):
         build_model(resnet(weights="IMAGENET1K_V1"), 2, "local")
     assert list(hub_cache.iterdir()) == []

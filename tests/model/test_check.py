@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 import safetensors.torch
 import torch
+from safetensors.torch import save_file
 from torchvision import models
 
-from runner.base.errors import InvalidModelError
-from runner.model import build_model, check_model
+from runner.base.errors import CheckpointError, InvalidModelError
+from runner.model import build_architecture, build_model, check_model, check_trained
 
 CODE = """
 import torch
@@ -90,8 +91,8 @@ def test_every_family_of_torchvision_answers_on_meta(name, size, torchvision_mod
     [
         ("vit_b_16", None, 32, "Expected 224 but got 32"),
         ("vit_b_16", "IMAGENET1K_SWAG_E2E_V1", 224, "Expected 384 but got 224"),
-        ("inception_v3", None, 32, "RuntimeError"),
-        ("vgg11", None, 16, "RuntimeError"),
+        ("inception_v3", None, 32, "it takes images of 96×96 px: data.image_size=96"),
+        ("vgg11", None, 16, "data.image_size=32"),
     ],
 )
 def test_images_that_a_model_cannot_take(name, weights, size, reason, torchvision_model, hub_cache):
@@ -102,11 +103,9 @@ def test_images_that_a_model_cannot_take(name, weights, size, reason, torchvisio
     assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "received"), [({"outputs": 5}, r"with \(2, 5\)"), ({"answer": "pair"}, "with a tuple")]
-)
+@pytest.mark.parametrize(("arguments", "received"), [({"outputs": 5}, r"\(2, 5\)"), ({"answer": "pair"}, "a tuple")])
 def test_custom_models_with_other_outputs(arguments, received, custom):
-    with pytest.raises(InvalidModelError, match=rf"answers two images {received}; it must be .* shape \(2, 3\)"):
+    with pytest.raises(InvalidModelError, match=rf"returns {received} for two images; it must be .* shape \(2, 3\)"):
         check_model(custom("net", **arguments), 3, image_size=8)
 
 
@@ -160,3 +159,24 @@ def test_a_custom_model_and_its_file(tmp_path, custom):
     safetensors.torch.save_file({"trunk.weight": torch.rand(9, 3)}, path)
     with pytest.raises(InvalidModelError, match=r"1 unexpected \(trunk\.weight\)"):
         check_model(custom("net", str(path)), 3, image_size=8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fc.bias": None}, "does not fit the architecture: fc.bias is missing"),
+        ({"extra": torch.zeros(1)}, "'extra' is none of its tensors"),
+        ({"fc.weight": torch.zeros(4, 512)}, "fc.weight is 4×512 of float32, must be 3×512 of float32"),
+        ({"fc.bias": torch.zeros(3, dtype=torch.float16)}, "fc.bias is 3 of float16, must be 3 of float32"),
+        ({"fc.bias": torch.tensor([0, float("nan"), 0])}, "fc.bias holds values that are infinite or not a number"),
+    ],
+)
+def test_trained_weights_that_do_not_fit_or_are_not_finite_are_refused(tmp_path, resnet, change, message):
+    config = resnet()
+    state = build_architecture(config, 3).state_dict()
+    file = tmp_path / "model.safetensors"
+    save_file(state, file)
+    check_trained(file, config, 3)
+    save_file({name: value for name, value in (state | change).items() if value is not None}, file)
+    with pytest.raises(CheckpointError, match=message):
+        check_trained(file, config, 3)

@@ -80,7 +80,7 @@ def test_an_unknown_name_lists_what_is_installed(custom):
         build_architecture(custom("tinny"), 3)
 
 
-def test_nothing_installed(custom, monkeypatch):
+def test_an_error_says_that_no_entry_point_is_installed(custom, monkeypatch):
     monkeypatch.setattr(sys, "path", [path for path in sys.path if "site_" + MODULE not in path])
     with pytest.raises(InvalidModelError, match=r"runner\.models; none is installed$"):
         build_architecture(custom("tiny"), 3)

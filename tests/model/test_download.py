@@ -13,7 +13,7 @@ import torch
 from torchvision.models import ResNet18_Weights
 
 from runner.base.errors import InvalidModelError
-from runner.model.download import cached_path, fetch
+from runner.model.catalogue import cached_path, fetch
 
 WEIGHTS = ResNet18_Weights.IMAGENET1K_V1
 
@@ -82,7 +82,7 @@ def test_of_several_processes_one_downloads(hub_cache, monkeypatch):
         (URLError("Name or service not known"), "Name or service not known"),
         (HTTPError(WEIGHTS.url, 403, "Forbidden", Message(), None), "HTTP Error 403: Forbidden"),
         (IncompleteRead(b"12", 10), "IncompleteRead"),
-        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+        (ConnectionResetError(104, "Connection reset by peer"), "the other side closed the connection"),
         (TimeoutError("timed out"), "timed out"),
         (b"<html>log in first</html>", "invalid hash value"),
     ],
@@ -101,5 +101,5 @@ def test_a_failed_download_names_the_address_the_file_and_the_folder(answer, rea
 def test_a_cache_that_cannot_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "file"))
-    with pytest.raises(InvalidModelError, match="Not a directory"):
+    with pytest.raises(InvalidModelError, match="a part of this path is a file"):
         fetch(WEIGHTS)

@@ -107,7 +107,7 @@ def test_half_precision_files_become_fp32(source, target, resnet):
     assert torch.equal(target.conv1.weight, source.conv1.weight.float())
 
 
-def test_what_does_not_fit_is_listed(source, target, resnet):
+def test_tensors_that_do_not_fit_are_listed(source, target, resnet):
     state = state_of(source)
     for name in [name for name in state.tensors if name.startswith("layer1.")]:
         state.tensors["stage1" + name.removeprefix("layer1")] = state.tensors.pop(name)

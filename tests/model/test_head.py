@@ -7,7 +7,7 @@ from torchvision import models
 
 from runner.base.errors import InvalidModelError
 from runner.model import build_architecture, check_model, head_of
-from runner.model.head import find_head_name
+from runner.model.architectures import find_head_name
 
 # The smallest classifier of each of torchvision's modules.
 HEADS = {

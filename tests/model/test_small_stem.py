@@ -6,7 +6,7 @@ from torch import nn
 from torchvision import models
 
 from runner.model import build_architecture
-from runner.model.small_stem import stem_name, use_small_stem
+from runner.model.architectures import stem_name, use_small_stem
 
 
 def test_a_small_resnet_differs_in_the_stem_only(resnet):

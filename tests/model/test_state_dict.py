@@ -31,7 +31,7 @@ def write(path: Path, content: object, **options: object) -> Path:
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth", "w.pt"])
-def test_what_was_written_is_read(name, tensors, tmp_path, same_values):
+def test_tensors_are_read_as_they_were_written(name, tensors, tmp_path, same_values):
     read = read_weights_file(write(tmp_path / name, tensors))
     assert same_values(read.tensors, tensors)
     assert read.versions == {}
@@ -52,13 +52,13 @@ def test_shapes_only(name, tensors, tmp_path):
     }
 
 
-def test_the_home_folder_may_be_short(tensors, tmp_path, monkeypatch):
+def test_a_path_may_begin_with_a_tilde(tensors, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write(tmp_path / "w.pth", tensors)
     assert len(read_weights_file(Path("~/w.pth")).tensors) == 2
 
 
-def test_the_home_folder_of_nobody():
+def test_the_home_folder_of_an_unknown_user_is_refused():
     with pytest.raises(InvalidModelError, match=r"'~nobody_of_this_name/w\.pth': Could not determine home"):
         read_weights_file(Path("~nobody_of_this_name/w.pth"))
 
@@ -131,7 +131,7 @@ def test_a_whole_module_is_refused(tmp_path):
     ],
 )
 @pytest.mark.parametrize("shapes_only", [True, False])
-def test_what_is_no_weights_file(suffix, content, message, shapes_only, tmp_path):
+def test_anything_but_a_weights_file_is_refused(suffix, content, message, shapes_only, tmp_path):
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
     with pytest.raises(InvalidModelError, match=message) as caught:
@@ -140,7 +140,7 @@ def test_what_is_no_weights_file(suffix, content, message, shapes_only, tmp_path
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_what_another_file_holds_is_not_shown(suffix, tmp_path):
+def test_the_content_of_another_file_is_not_shown(suffix, tmp_path):
     (tmp_path / "secret.txt").write_text("hunter2\n")
     (tmp_path / f"w{suffix}").symlink_to("secret.txt")
     with pytest.raises(InvalidModelError) as caught:
@@ -234,7 +234,7 @@ def test_a_device_is_no_file(tmp_path):
         read_weights_file(tmp_path / "w.pt")
 
 
-def test_what_grows_when_it_is_unpacked_is_refused(tmp_path):
+def test_compressed_zip_files_are_refused(tmp_path):
     """A gigabyte of zeros is a megabyte when it is compressed."""
     write(tmp_path / "plain.pt", {"x": torch.zeros(1_000_000)})
     with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "w.pt", "w") as packed:

@@ -19,7 +19,7 @@ def test_names_sort_in_time():
     assert sorted([checkpoint_name(10, 900), checkpoint_name(9, 810)]) == ["0009-00000810", "0010-00000900"]
 
 
-def test_what_was_saved_is_loaded(tmp_path):
+def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path):
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     strided = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
     store.save("0001-00000010", {**TENSORS, "ema": {"w": strided}}, {"step": 10, "loss": 0.1 + 0.2})
@@ -37,6 +37,18 @@ def test_what_was_saved_is_loaded(tmp_path):
     ]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_who_may_read_the_folder_may_read_the_weights(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        CheckpointStore(tmp_path / "checkpoints", keep=2).save("0001-00000010", TENSORS, {"step": 10})
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "checkpoints/0001-00000010").iterdir()}
+    assert set(modes.values()) == {0o666 & ~umask}, modes
+
+
 def test_the_same_tensors_are_the_same_bytes(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     store.save("0001-00000001", TENSORS, {})
@@ -45,7 +57,7 @@ def test_the_same_tensors_are_the_same_bytes(tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_going_back_puts_later_ones_aside_and_keeps_what_is_not_ours(tmp_path):
+def test_rolling_back_renames_later_checkpoints_and_keeps_other_files(tmp_path):
     store = CheckpointStore(tmp_path, keep=9)
     names = [checkpoint_name(9999, 5), checkpoint_name(10000, 6), checkpoint_name(10001, 7)]
     for name in names:
@@ -55,14 +67,14 @@ def test_going_back_puts_later_ones_aside_and_keeps_what_is_not_ours(tmp_path):
     (tmp_path / "my_backup").mkdir()
     (tmp_path / ".0001-1.tmp").mkdir()
     assert store.names() == names, "ten thousand comes after 9999"
-    store.go_back_to(store.load(names[1]), best=names[0])
+    store.roll_back_to(store.load(names[1]), best=names[0])
     assert store.names() == names[:2]
     assert (store.pointed("last"), store.pointed("best")) == (names[1], names[0])
     left = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
     assert left == ["10000", "9999", "best", "damaged", "last", "my_backup"]
 
 
-def test_old_ones_are_pruned_but_never_the_best(tmp_path):
+def test_old_checkpoints_are_pruned_but_never_the_best(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     for step in range(1, 6):
         name = checkpoint_name(step, step)
@@ -76,7 +88,7 @@ def test_old_ones_are_pruned_but_never_the_best(tmp_path):
     assert store.pointed("last") == checkpoint_name(5, 5)
 
 
-def test_what_cannot_be_deleted_yet_ends_nothing_and_is_said(tmp_path, monkeypatch, caplog):
+def test_a_checkpoint_that_cannot_be_deleted_yet_is_logged(tmp_path, monkeypatch, caplog):
     """As on NFS, where the folder of a file that somebody has open is not empty."""
 
     def not_empty(*_: object, **__: object) -> None:
@@ -117,7 +129,7 @@ def test_a_save_that_fails_keeps_the_earlier_ones(tmp_path, monkeypatch, call):
     }
     with monkeypatch.context() as patch:
         patch.setattr(targets[call], full)
-        with pytest.raises(OutputError, match="No space left"):
+        with pytest.raises(OutputError, match="the disk is full"):
             store.save("0002-00000002", TENSORS, {})
     assert store.names() == ["0001-00000001"]
     assert [path.name for path in tmp_path.iterdir()] == ["0001-00000001"]
@@ -141,7 +153,7 @@ def test_every_damage_is_noticed(tmp_path):
     verify(folder)
 
 
-def test_what_differs_from_memory_is_noticed(tmp_path):
+def test_bytes_on_the_disk_that_differ_from_memory_are_noticed(tmp_path):
     tensors = {
         "model": {
             "weight": torch.tensor([1.0, float("nan"), -0.0]),
@@ -168,7 +180,7 @@ def test_what_differs_from_memory_is_noticed(tmp_path):
         check_written(folder, tensors, known_as=Path("known"))
 
 
-def test_a_checkpoint_that_the_disk_has_changed_takes_no_place(tmp_path, monkeypatch):
+def test_a_checkpoint_that_the_disk_has_changed_replaces_no_other(tmp_path, monkeypatch):
     """Its manifest would be made from the wrong bytes, and a resume would take it."""
     store = CheckpointStore(tmp_path, keep=2)
     store.save("0001-00000001", {"model": {"weight": torch.zeros(4)}}, {})

@@ -19,7 +19,7 @@ def model(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained / "model", tmp_path / "model"))
 
 
-def test_it_says_where_it_comes_from_and_what_it_reaches(model, trained):
+def test_the_package_has_its_origin_and_metrics(model, trained):
     card = read_package(model).card
     assert (card.format, card.num_classes) == (2, 3)
     assert card.origin["run"] == str(trained)
@@ -44,7 +44,7 @@ def test_metrics_are_added_without_touching_the_rest(model):
         ({"weights_sha256": "0"}, "is missing or damaged"),
     ],
 )
-def test_what_it_cannot_be_trusted_for_is_refused(model, change, message):
+def test_a_damaged_or_newer_card_is_refused(model, change, message):
     card = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps({**card, **change}))
     with pytest.raises(CheckpointError, match=message):

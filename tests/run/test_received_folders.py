@@ -22,7 +22,7 @@ from runner.cli.commands import evaluate, export, predict, report, resume
 from runner.cli.commands.runs import diff as runs_diff
 from runner.cli.commands.runs import list as runs_list
 from runner.cli.commands.runs import repeat as runs_repeat
-from runner.tools.runs.find import sum_up
+from runner.tools.runs.find import line_of
 from tests.conftest import SMALL_NET
 from tests.made_runs import make_run, row
 
@@ -86,7 +86,7 @@ def test_nothing_is_read_written_or_deleted_behind_a_link(received, tmp_path, na
 def test_a_list_follows_no_link_either(received, tmp_path, name, capsys):
     (received / name).rename(tmp_path / "moved")
     (received / name).symlink_to(tmp_path / "moved")
-    assert "leads to" in str(sum_up(received).error)
+    assert "leads to" in str(line_of(received).error)
     assert runs_list.run([f"root={tmp_path}"]) == 0
     assert "damaged" in capsys.readouterr().out
 
@@ -127,7 +127,7 @@ def test_a_record_of_another_form_is_damaged(made, case, command):
     (made / "run.json").write_text(json.dumps({**record, **values} if isinstance(values, dict) else values))
     with pytest.raises(CheckpointError, match=r"run\.json is damaged"):
         call(command, made)
-    assert sum_up(made).status == "damaged"
+    assert line_of(made).status == "damaged"
 
 
 LINES = {
@@ -243,7 +243,7 @@ def test_a_card_that_does_not_fit_itself_is_refused(received, change, command):
 
 
 @pytest.mark.parametrize("command", ["report", "evaluate", "predict", "resume", "export", "load_model"])
-def test_a_fifo_keeps_nobody_waiting(received, command):
+def test_reading_a_fifo_does_not_block(received, command):
     for name in ("run.json", "model/model.json"):
         (received / name).unlink()
         os.mkfifo(received / name)
@@ -253,7 +253,7 @@ def test_a_fifo_keeps_nobody_waiting(received, command):
 
 @pytest.mark.parametrize("key", ["run", "output"])
 @pytest.mark.parametrize("text", ["~nosuchuser/x", '"a\\x00b"'])
-def test_what_is_no_path_is_a_mistake_of_the_call(received, key, text):
+def test_an_invalid_path_is_an_error_of_the_call(received, key, text):
     typed = {"run": str(received), "output": str(received.parent / "x.html"), key: text.replace("\\x00", "\0")}
     with pytest.raises(ConfigError, match=f"{key} = .*no path|has a NUL"):
         report.run([f"{name}={value}" for name, value in typed.items()])

@@ -12,7 +12,7 @@ import pytest
 
 from runner.base import timeline
 from runner.base.errors import CheckpointError, OutputError
-from runner.run.run_folder import RunFolder, check_writable, is_alive, make_new, new_name, read_record
+from runner.run.run_folder import RunFolder, check_writable, is_alive, make_run_folder, new_run_name, read_record
 from runner.tools.runs.past import elapsed_seconds
 
 
@@ -47,12 +47,12 @@ def clock(monkeypatch):
 
 
 def test_names_carry_date_and_time():
-    assert re.fullmatch(r"2026-01-02/03-04-05-[0-9a-f]{6}", str(new_name(datetime(2026, 1, 2, 3, 4, 5))))
+    assert re.fullmatch(r"2026-01-02/03-04-05-[0-9a-f]{6}", str(new_run_name(datetime(2026, 1, 2, 3, 4, 5))))
 
 
 def test_a_thousand_starts_at_once_make_a_thousand_folders(tmp_path):
     with ThreadPoolExecutor(16) as pool:
-        paths = list(pool.map(lambda _: make_new(tmp_path), range(1000)))
+        paths = list(pool.map(lambda _: make_run_folder(tmp_path), range(1000)))
     assert len(set(paths)) == 1000
     assert all(path.is_dir() for path in paths)
 
@@ -81,11 +81,11 @@ def test_the_record_follows_the_run(tmp_path):
     assert record["end"] >= record["start"]
 
 
-def test_the_end_finds_room_on_a_full_disk(tmp_path, full_disk):
+def test_the_end_of_a_run_is_recorded_on_a_full_disk(tmp_path, full_disk):
     folder = RunFolder(tmp_path)
     folder.begin({"command": "x"})
     full_disk.fill()
-    with pytest.raises(OutputError, match="No space left"):
+    with pytest.raises(OutputError, match="the disk is full"):
         folder.update(best=None)
     error = {"name": "OutputError", "message": "y" * 10_000, "rank": 0}
     folder.end("failed", error)
@@ -96,9 +96,9 @@ def test_the_end_finds_room_on_a_full_disk(tmp_path, full_disk):
     assert (read_record(tmp_path)["status"], read_record(tmp_path)["attempts"]) == ("running", 2)
 
 
-def test_a_run_does_not_begin_where_its_end_finds_no_room(tmp_path, full_disk):
+def test_a_run_does_not_begin_without_space_for_its_end(tmp_path, full_disk):
     full_disk.fill()
-    with pytest.raises(OutputError, match=r"run\.json can't be written: No space left"):
+    with pytest.raises(OutputError, match=r"run\.json can't be written: the disk is full"):
         RunFolder(tmp_path).begin({})
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +123,7 @@ def test_no_attempt_ends_before_it_starts_though_the_clock_is_set_back(tmp_path,
     assert caplog.text.count("was set back") == 1
 
 
-def test_times_that_are_none_are_passed_over(tmp_path, clock):
+def test_times_that_can_not_be_read_are_ignored(tmp_path, clock):
     folder = RunFolder(tmp_path)
     resumes = [{}, {"start": 7}, {"start": "9999-12-31T23:59:59-23:59"}]
     folder.record = {"status": "running", "attempts": 1, "start": "long ago", "resumes": resumes}
@@ -131,7 +131,7 @@ def test_times_that_are_none_are_passed_over(tmp_path, clock):
     assert json.loads((tmp_path / "run.json").read_text())["end"] == "2026-01-02T00:00:00+00:00"
 
 
-def test_whoever_records_the_end_of_another_process_knows_its_start(tmp_path, clock):
+def test_a_process_that_records_the_end_of_another_reads_its_start(tmp_path, clock):
     RunFolder(tmp_path).begin({})
     clock.set_back(hours=1)
     launcher = RunFolder(tmp_path)
@@ -170,7 +170,7 @@ with folder.hold():
 """
 
 
-def test_a_killed_run_is_told_from_a_living_one(tmp_path):
+def test_a_killed_run_is_not_alive(tmp_path):
     (tmp_path / "logs").mkdir()
     assert not is_alive(tmp_path)
     holder = subprocess.Popen(
@@ -192,7 +192,7 @@ def test_a_killed_run_is_told_from_a_living_one(tmp_path):
     holder.stdout.close()
 
 
-def test_what_fails_while_a_run_is_held_keeps_its_name(tmp_path):
+def test_errors_while_the_lock_is_held_keep_their_class(tmp_path):
     folder = RunFolder(tmp_path)
     folder.log_file(0).parent.mkdir()
     with pytest.raises(ConnectionResetError), folder.hold():

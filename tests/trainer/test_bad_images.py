@@ -19,7 +19,7 @@ from runner.base.errors import InvalidDatasetError
 from runner.data.loader.batch import BadImage, Batch
 from runner.data.loader.order import epoch_order
 from runner.dist.device import Precision
-from runner.trainer.bad_images import BadImages, what_is_left
+from runner.trainer.bad_images import BadImages, padded_batch
 from tests.conftest import SMALL_NET
 
 NUM_IMAGES = 8
@@ -215,18 +215,18 @@ def test_a_killed_run_skips_the_same_images_when_it_goes_on(photos, options, tmp
 
 def test_the_number_so_far_is_known_after_a_resume():
     ledger = BadImages("data.train", num_images=10, max_fraction=0.3, is_logged=False)
-    ledger.begin(2)
-    ledger.record([BadImage(4, "four")])
+    ledger.reset(2)
+    ledger.add([BadImage(4, "four")])
     with pytest.raises(InvalidDatasetError, match=r"at least 4 of 10.*: four; seven"):
-        ledger.record([BadImage(7, "seven")])
+        ledger.add([BadImage(7, "seven")])
 
 
 def test_the_terminal_is_not_flooded(caplog):
     ledger = BadImages("data.train", num_images=100, max_fraction=0.9, is_logged=True)
     with caplog.at_level(logging.WARNING, logger="runner"):
         for _ in range(2):
-            ledger.begin()
-            ledger.record([BadImage(number, f"image {number}") for number in range(25)])
+            ledger.reset()
+            ledger.add([BadImage(number, f"image {number}") for number in range(25)])
     named = [record for record in caplog.records if "skipped a bad image" in record.message]
     assert len(named) == 25
     assert sum(not getattr(record, "is_file_only", False) for record in named) == 10
@@ -265,7 +265,7 @@ def test_an_empty_batch_teaches_nothing(name):
     module = model_of(name)
     before = {key: value.clone() for key, value in module.named_buffers()}
     modes = {key: layer.training for key, layer in module.named_modules()}
-    with what_is_left(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
+    with padded_batch(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
         logits = module(images.float())[:0]
         loss = nn.functional.cross_entropy(logits, torch.empty(0, dtype=torch.int64), reduction="sum")
         loss.backward()
@@ -277,7 +277,7 @@ def test_an_empty_batch_teaches_nothing(name):
 
 def test_synchronised_batchnorm_is_told_that_there_is_no_image():
     module = nn.SyncBatchNorm.convert_sync_batchnorm(Viewing())
-    with what_is_left(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
+    with padded_batch(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
         assert images.shape == (0, 3, 32, 32)
         assert module.training
 
@@ -307,7 +307,7 @@ def test_no_images_are_computed_in_the_format_of_synchronised_statistics(tiny, t
 def test_a_single_image_gets_a_twin():
     image = torch.randint(0, 256, (1, 3, 4, 4), dtype=torch.uint8)
     pair = torch.cat([image, image])
-    with what_is_left(image, 4, nn.Identity()) as left:
+    with padded_batch(image, 4, nn.Identity()) as left:
         assert torch.equal(left, pair)
-    with what_is_left(pair, 4, nn.Identity()) as left:
+    with padded_batch(pair, 4, nn.Identity()) as left:
         assert left is pair

@@ -9,7 +9,7 @@ import torch
 
 from runner.dist.device import Precision
 from runner.trainer.epoch_end import EpochResult, evaluate_epoch
-from runner.trainer.evaluate import Evaluation
+from runner.trainer.evaluate import EvaluationResult
 from runner.trainer.loop import Trainer
 from runner.trainer.meter import Totals
 from tests.trainer.test_waits import trainer_on
@@ -52,11 +52,11 @@ def test_it_changes_nothing_of_the_training(trained):
     assert len(calls) == 2 * 3, "before each batch of 8 of 24 images, of the weights and of their average"
 
 
-def evaluation(loss: float, correct: int) -> Evaluation:
-    return Evaluation(count=10, correct=correct, correct_top5=10, loss=loss)
+def evaluation(loss: float, correct: int) -> EvaluationResult:
+    return EvaluationResult(count=10, correct=correct, correct_top5=10, loss=loss)
 
 
-def result(raw: Evaluation, ema: Evaluation | None) -> EpochResult:
+def result(raw: EvaluationResult, ema: EvaluationResult | None) -> EpochResult:
     train = Totals(loss=20.0, correct=5, count=10)
     return EpochResult(epoch=3, step=15, learning_rate=0.1, train=train, raw=raw, ema=ema, checkpoint="0003-00000015")
 

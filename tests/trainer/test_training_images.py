@@ -82,7 +82,7 @@ class Batches:
 def test_weights_follow_the_order_of_the_epoch():
     batches = Batches(Source(np.array([0, 1, 1, 0])), np.array([2, 0, 3, 1]))
     weighting = Weighting(batches, np.array([1.0, 10.0]), torch.device("cpu"))
-    weighting.begin(0)
+    weighting.begin_epoch(0)
     assert [weighting.of_positions(start, start + 1) for start in range(4)] == [10, 1, 1, 10]
     assert weighting.of_positions(0, 3) == 12
     assert weighting.of_images([0, 1, 2]) == 21
@@ -91,5 +91,5 @@ def test_weights_follow_the_order_of_the_epoch():
 
 def test_without_weights_all_images_count_alike():
     weighting = Weighting(Batches(Source(np.arange(4)), np.arange(4)), None, torch.device("cpu"))
-    weighting.begin(0)
+    weighting.begin_epoch(0)
     assert (weighting.of_positions(1, 4), weighting.of_images([0, 3]), weighting.per_class) == (3, 2, None)

@@ -96,8 +96,8 @@ def under_way(trainer: Trainer) -> Iterator[Callable[[], None]]:
     """A training behind its first step; gives what takes the next one."""
     with closing(trainer.images.train_batches.stream(0, 0, 1)) as stream:
         trainer.stepper.begin_epoch()
-        trainer._optimizer_step(stream)
-        yield lambda: trainer._optimizer_step(stream)
+        trainer.stepper.take(stream)
+        yield lambda: trainer.stepper.take(stream)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)

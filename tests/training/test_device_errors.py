@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from runner.base.errors import DeviceError
-from runner.training.device_errors import BEFORE_THE_FIRST_BATCH, batch_too_large, device_errors_named
+from runner.training.device_errors import BEFORE_THE_FIRST_BATCH, batch_size_advice, named_device_errors
 
 CPU = torch.device("cpu")
 
 
 def test_memory_that_has_run_out_is_named():
-    named = device_errors_named(CPU, batch_too_large("batch_size", 8))
+    named = named_device_errors(CPU, batch_size_advice("batch_size", 8))
     with (
         pytest.raises(DeviceError, match=r"out of memory on cpu with batch_size = 8; try batch_size=4: .*allocate"),
         named,
@@ -28,7 +28,7 @@ def test_memory_that_has_run_out_is_named():
     ],
 )
 def test_so_is_memory_that_others_than_the_allocator_miss(text):
-    named = device_errors_named(torch.device("cuda", 0), BEFORE_THE_FIRST_BATCH)
+    named = named_device_errors(torch.device("cuda", 0), BEFORE_THE_FIRST_BATCH)
     with (
         pytest.raises(DeviceError, match=r"out of memory on cuda:0 before the first batch; try a smaller model"),
         named,
@@ -41,7 +41,7 @@ def test_what_has_no_deterministic_form_is_named():
     try:
         with (
             pytest.raises(DeviceError, match=r"^trainer\.deterministic = true: put_ gives other bits each time on cpu"),
-            device_errors_named(CPU, batch_too_large("batch_size", 8)),
+            named_device_errors(CPU, batch_size_advice("batch_size", 8)),
         ):
             torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
     finally:
@@ -60,5 +60,5 @@ def test_what_has_no_deterministic_form_is_named():
     ],
 )
 def test_a_dead_loader_is_told_from_a_defect(text, kind, message):
-    with pytest.raises(kind, match=message), device_errors_named(CPU, batch_too_large("batch_size", 8)):
+    with pytest.raises(kind, match=message), named_device_errors(CPU, batch_size_advice("batch_size", 8)):
         raise RuntimeError(text)

@@ -14,8 +14,7 @@ from runner.config.saved import load_saved
 from runner.launch import launch
 from runner.launch.preflight import preflight
 from runner.training import final
-from runner.training.attempt import Attempt
-from runner.training.work import Training
+from runner.training.attempt import Attempt, Training
 from tests.conftest import AWKWARD_CLASSES, SMALL_NET
 
 SMALL = (*SMALL_NET, "trainer.epochs=1")
@@ -33,7 +32,7 @@ def test_the_best_weights_reach_what_they_reached_in_their_epoch(trained):
     assert metrics["count"] == sum(map(sum, metrics["confusion_matrix"])) == 21
     assert metrics["correct"] == sum(row[number] for number, row in enumerate(metrics["confusion_matrix"]))
     assert metrics["classes"] == list(AWKWARD_CLASSES)
-    assert "other rounding" not in (trained / "logs" / "rank_0.log").read_text()
+    assert "because of rounding" not in (trained / "logs" / "rank_0.log").read_text()
 
 
 def test_the_test_split_is_evaluated_once_into_the_record(trained):

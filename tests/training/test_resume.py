@@ -20,7 +20,7 @@ from runner.base.files import sha256_of
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
 from runner.config.schema.calls import ResumeCall
-from runner.config.schema.effects import judge_changes
+from runner.config.schema.effects import check_changes
 from runner.launch import launch
 from runner.launch.preflight import preflight
 from runner.model import build_architecture
@@ -31,10 +31,10 @@ from runner.run.run_folder import RunFolder
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
 from runner.trainer.state import TrainingState
-from runner.training import record
+from runner.trainer.step import Stepper
+from runner.training import run_record as record
 from runner.training.assemble import Assembled
-from runner.training.attempt import Attempt
-from runner.training.work import Training
+from runner.training.attempt import Attempt, Training
 from tests.made_package import make_package
 
 # With BatchNorm, which keeps statistics, and dropout, which draws at each step.
@@ -84,15 +84,15 @@ class Killed(Exception):
 
 def begin(overrides: list[str], output_dir: Path, monkeypatch: pytest.MonkeyPatch, at_step: int) -> Path:
     """Train until a step and die there."""
-    take_step = Trainer._optimizer_step
+    take_step = Stepper.take
 
-    def dying(trainer: Trainer, stream: object) -> None:
-        if trainer.state.progress.step == at_step:
+    def dying(stepper: Stepper, stream: object) -> None:
+        if stepper.state.progress.step == at_step:
             raise Killed
-        take_step(trainer, stream)  # type: ignore[arg-type]
+        take_step(stepper, stream)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_optimizer_step", dying)
+        patch.setattr(Stepper, "take", dying)
         with pytest.raises(Killed):
             runner.fit(runner.load_config(overrides))
     (record,) = output_dir.glob("outputs/*/*/run.json")
@@ -351,7 +351,7 @@ def test_changes_are_judged(tiny, tmp_path, overrides, allow, refused):
     (tmp_path / "config.yaml").write_text(saved.to_yaml())
     wanted = load_saved(tmp_path, overrides)
     try:
-        notes = judge_changes(saved, wanted, finished_epochs=2, allow=allow)
+        notes = check_changes(saved, wanted, finished_epochs=2, allow=allow)
     except ConfigError as error:
         assert set(refused) <= {problem.key for problem in error.problems}
         assert refused
@@ -381,7 +381,7 @@ CHANGES = (
 def test_a_change_that_is_allowed_really_goes_on(tiny, tmp_path, monkeypatch, change):
     run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 8)
     saved, wanted = load_saved(run_dir), load_saved(run_dir, [change])
-    judge_changes(saved, wanted, finished_epochs=1, allow=["optimizer", "data", "schedule", "trainer"])
+    check_changes(saved, wanted, finished_epochs=1, allow=["optimizer", "data", "schedule", "trainer"])
     resume(run_dir, change)
     record = run_folder.read_record(run_dir)
     assert record["status"] == "completed"
@@ -447,7 +447,7 @@ def test_a_damaged_best_is_put_aside_and_the_best_of_what_is_left_takes_its_plac
     assert record["status"] == "completed"
     (told,) = record["damaged"]
     assert (told["checkpoint"], told["instead"]) == (damaged, "0002-00000010")
-    assert "it was the best, and is put aside: the best of what is left is 0002-00000010" in caplog.text
+    assert "it was the best, and is put aside: the best of the others is 0002-00000010" in caplog.text
     assert record["best"]["epoch"] == 2
     assert store.pointed("best") == "0002-00000010"
     assert len(list(store.folder.glob(f"damaged-{damaged}-*"))) == 1
@@ -563,7 +563,7 @@ def test_all_checkpoints_damaged_is_no_reason_to_start_over(tiny, tmp_path, monk
     for manifest in (run_dir / "checkpoints").glob("*/manifest.json"):
         manifest.write_text("{}")
     before = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
-    with pytest.raises(CheckpointError, match=r"none of 3 checkpoints is whole"):
+    with pytest.raises(CheckpointError, match=r"all 3 checkpoints are damaged"):
         resume(run_dir)
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == before
 
@@ -584,7 +584,7 @@ def test_a_refused_resume_changes_nothing(tiny, tmp_path, monkeypatch, unkilled)
 def test_an_unknown_key_to_allow_is_refused_with_the_nearest(tiny, allow, meant):
     saved = runner.load_config(tiny())
     with pytest.raises(ConfigError) as caught:
-        judge_changes(saved, saved, finished_epochs=0, allow=["data", "optimizer.lr", allow])
+        check_changes(saved, saved, finished_epochs=0, allow=["data", "optimizer.lr", allow])
     hint = f"; did you mean {meant}?" if meant else ""
     assert str(caught.value) == f"resume.allow = '{allow}': no such key or group{hint}"
 
@@ -608,11 +608,11 @@ def test_the_keys_of_the_command_are_judged_in_the_same_words(typed, message):
 def test_a_stretched_schedule_is_said(tiny, tmp_path):
     saved = runner.load_config(tiny())
     longer = saved.model_copy(update={"trainer": saved.trainer.model_copy(update={"epochs": 9})})
-    (note,) = judge_changes(saved, longer, finished_epochs=0, allow=())
+    (note,) = check_changes(saved, longer, finished_epochs=0, allow=())
     assert "the curve of the poly schedule is stretched over 9 epochs" in note
     constant = runner.load_config(tiny("schedule=constant"))
     longer = constant.model_copy(update={"trainer": constant.trainer.model_copy(update={"epochs": 9})})
-    assert judge_changes(constant, longer, finished_epochs=0, allow=()) == ["trainer.epochs: 2 → 9"]
+    assert check_changes(constant, longer, finished_epochs=0, allow=()) == ["trainer.epochs: 2 → 9"]
 
 
 def test_a_full_disk_keeps_the_run_and_its_last_good_checkpoint(tiny, tmp_path, monkeypatch):
@@ -655,7 +655,7 @@ def test_a_kill_in_the_evaluation_of_the_last_step_loses_nothing(tiny, monkeypat
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("runner.trainer.recorder.Recorder.end", dying)  # all is written but that it is completed
+        patch.setattr("runner.trainer.metrics_log.Recorder.end", dying)  # all is written but that it is completed
         with pytest.raises(Killed):
             runner.fit(runner.load_config(tiny(*scenario)))
     (record,) = tmp_path.glob("outputs/*/*/run.json")
@@ -691,4 +691,4 @@ def test_a_change_is_told_without_what_comes_from_the_environment(tiny, tmp_path
     saved = load_saved(tmp_path, only_reads=True)
     assert saved.dist.rendezvous == "sesame.example:29500"
     other = load_saved(tmp_path, ["dist.rendezvous=null"])
-    assert judge_changes(saved, other, finished_epochs=0, allow=()) == ["dist.rendezvous: ${oc.env:GATHERED_AT} → None"]
+    assert check_changes(saved, other, finished_epochs=0, allow=()) == ["dist.rendezvous: ${oc.env:GATHERED_AT} → None"]

@@ -25,7 +25,7 @@ def report_of(capsys: pytest.CaptureFixture[str]) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_machine_that_can_run_it_is_told_so_with_figures(tiny, tmp_path, capsys):
+def test_a_machine_that_can_run_the_experiment_is_reported_with_figures(tiny, tmp_path, capsys):
     before = files_below(tmp_path)
     assert doctor.run([*tiny(*QUICK, "data.workers=1", "trainer.ema_decay=0.9"), "format=json"]) == 0
     report = report_of(capsys)
@@ -51,7 +51,7 @@ def test_the_table_is_for_people(tiny, capsys):
     assert "this machine can run it" in out
 
 
-def test_all_that_is_in_the_way_is_told_at_once(tiny, tmp_path, capsys):
+def test_all_reasons_are_reported_at_once(tiny, tmp_path, capsys):
     with pytest.raises(PreflightError) as caught:
         doctor.run([*tiny("data.batch_size=99", "dist.rendezvous=no.such.host.invalid:29500"), "format=json"])
     told = str(caught.value)
@@ -70,7 +70,7 @@ def test_a_device_that_is_not_there_is_named_once(tiny, capsys):
     assert "this machine can't run it" in capsys.readouterr().out
 
 
-def test_mistakes_of_its_own_keys_and_of_the_config_are_told_together():
+def test_mistakes_of_its_own_keys_and_of_the_config_are_reported_together():
     with pytest.raises(ConfigError) as caught:
         doctor.run(["format=xml", "doctor.seconds=x", "trainer.epchos=4"])
     assert {problem.key for problem in caught.value.problems} == {"format", "doctor.seconds", "trainer.epchos"}

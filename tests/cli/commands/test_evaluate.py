@@ -245,7 +245,7 @@ def test_out_of_memory_says_what_to_try(trained, tmp_path, monkeypatch):
     def too_much(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("runner.evaluation.examine.evaluate", too_much)
+    monkeypatch.setattr("runner.evaluation.per_image.evaluate", too_much)
     with pytest.raises(DeviceError, match=r"on cpu with data\.batch_size = 6; try data\.batch_size=3: CUDA"):
         evaluate.run([f"run={trained}", f"output={tmp_path / 'result'}", "data.batch_size=6"])
 

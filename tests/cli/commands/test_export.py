@@ -116,7 +116,7 @@ def test_a_model_that_the_exporter_refuses_is_named(trained, monkeypatch, tmp_pa
 def test_without_the_extra_the_pip_command_is_said(trained, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "onnxruntime" else find(name))
-    with pytest.raises(MissingPackageError, match=r"needs onnxruntime, .*pip install 'runner\[export\]'"):
+    with pytest.raises(MissingPackageError, match=r'needs onnxruntime, .*pip install "onnx>='):
         run([f"run={trained}"])
 
 

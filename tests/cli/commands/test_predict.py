@@ -51,7 +51,7 @@ def test_out_of_memory_says_what_to_try(trained, photos, tmp_path, monkeypatch):
     def too_much(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("runner.evaluation.examine.Scorer.logits", too_much)
+    monkeypatch.setattr("runner.evaluation.per_image.Scorer.logits", too_much)
     with pytest.raises(DeviceError, match=r"out of memory on cpu with batch_size = 8; try batch_size=4: CUDA"):
         predict.run([f"run={trained}", f"input={photos}", f"output={tmp_path / 'scores.csv'}", "batch_size=8"])
 
@@ -183,7 +183,7 @@ def test_it_goes_on_where_it_was_to_the_very_same_file(trained, photos, tmp_path
     assert not output.exists()
     partial = tmp_path / f"scores{suffix}.partial"
     partial.write_bytes(partial.read_bytes()[:-7])  # as a kill may leave it
-    with pytest.raises(OutputError, match="go on with it by resume=true, or remove it"):
+    with pytest.raises(OutputError, match="resume it with resume=true, or remove it"):
         predict.run([*argv, f"output={output}"])
     with pytest.raises(OutputError, match=r"of another call \(other input\)"):
         predict.run([*argv, f"output={output}", "resume=true", f"input={photos.parent / 'test'}"])
@@ -220,7 +220,7 @@ def test_a_request_to_stop_keeps_what_is_scored(trained, photos, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
-    assert "go on with resume=true" in err
+    assert "resume with resume=true" in err
     assert not (tmp_path / "scores.csv").exists()
     num_rows = len(rows_of(partial))
     assert 0 < num_rows < 800

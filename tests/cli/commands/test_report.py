@@ -5,7 +5,7 @@ from runner.cli.commands.report import run
 from tests.made_runs import make_run, row
 
 
-def test_it_writes_into_the_run_or_where_it_is_told(tmp_path, caplog):
+def test_the_report_is_written_into_the_run_folder_or_to_output(tmp_path, caplog):
     folder = make_run(tmp_path / "run", rows=(row(1),))
     with caplog.at_level("INFO", logger="runner"):
         assert run([f"run={folder}"]) == 0

@@ -8,7 +8,7 @@ from runner.config.schema import effects as derived
 from runner.config.schema.effects import effect_of, effects, keys_as_typed
 
 
-def test_each_key_bears_a_mark_and_says_what_it_means():
+def test_each_key_has_a_mark_and_a_description():
     marks = effects()
     assert len(marks) > 120
     assert marks["seed"].on_resume == "never"
@@ -21,13 +21,13 @@ def test_a_key_without_a_mark_is_found():
     class Section(BaseModel):
         rate: float
 
-    with pytest.raises(AssertionError, match=r"optimizer\.rate bears no mark"):
+    with pytest.raises(AssertionError, match=r"optimizer\.rate has no mark"):
         list(derived._marked(Section, "optimizer.", None))
     assert list(derived._marked(Section, "optimizer.", effect.TRAINING)) == [("optimizer.rate", effect.TRAINING)]
 
 
 @pytest.mark.parametrize("key", ["data.index_cache", "trainer.grace_seconds", "data.workers", "output_dir"])
-def test_what_is_harmless_on_resume_makes_no_other_trial(key):
+def test_a_key_that_may_change_on_resume_makes_no_other_trial(key):
     assert effect_of(key).on_resume == "free"
     assert not effect_of(key).tells_trials_apart
 

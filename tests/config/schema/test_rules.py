@@ -107,6 +107,6 @@ def test_the_cases_break_every_rule():
     assert broken == set(RULES)
 
 
-def test_rules_pass_over_what_is_missing_or_of_a_wrong_kind():
+def test_rules_ignore_missing_values_and_wrong_types():
     assert find_conflicts({}) == []
     assert find_conflicts({"trainer": None, "model": "resnet50", "data": [1], "dist": 3}) == []

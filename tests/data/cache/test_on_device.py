@@ -14,7 +14,7 @@ from runner.base.errors import DeviceError
 from runner.config.schema.transforms import Transform
 from runner.data.cache import on_device
 from runner.data.cache.on_device import DeviceImages, load_onto
-from runner.data.images.batched import BatchedTransforms, parted
+from runner.data.images.batched import BatchedTransforms, split_transforms
 from runner.data.loader.batch import BadImage, Batch, Request
 
 NUM_IMAGES, SIDE = 40, 12
@@ -24,7 +24,7 @@ LABELS = np.arange(NUM_IMAGES, dtype=np.int64) % 7
 
 
 def transforms(*entries: dict[str, Any]) -> BatchedTransforms:
-    found = parted(TypeAdapter(tuple[Transform, ...]).validate_json(json.dumps(entries)))
+    found = split_transforms(TypeAdapter(tuple[Transform, ...]).validate_json(json.dumps(entries)))
     assert isinstance(found, BatchedTransforms)
     return found
 
@@ -140,14 +140,14 @@ def test_bad_images_are_skipped_and_named() -> None:
     assert len(nothing.labels) == 0
 
 
-def test_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_images_for_the_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_device, "available_memory", lambda: 1000)
     with pytest.raises(DeviceError, match=r"data\.cache=device: the 40 training images take"):
         on_cpu()
 
 
 @pytest.mark.gpu
-def test_the_same_on_a_gpu() -> None:
+def test_batches_are_the_same_on_a_gpu() -> None:
     entries = ({"name": "random_crop", "size": 12, "padding": 2}, {"name": "random_horizontal_flip"})
     drawn, device = transforms(*entries), torch.device("cuda")
     images, bad = load_onto(device, batches(), drawn, NUM_IMAGES)

@@ -16,8 +16,8 @@ import pytest
 
 from runner.base.errors import InvalidDatasetError
 from runner.data.cache import pixel_cache
-from runner.data.cache.memory_budget import MemoryBudgetError
-from runner.data.cache.pixel_cache import CachedSource, PixelCache, cached
+from runner.data.cache.cache_policy import MemoryBudgetError
+from runner.data.cache.pixel_cache import CachedSource, PixelCache, cache_pixels
 from runner.data.images.stored import DecodedImage
 from runner.data.source import Labels
 
@@ -37,14 +37,11 @@ class Counted:
     def __len__(self) -> int:
         return self.num_images
 
-    def load(self, image: int) -> np.ndarray:
+    def open(self, image: int) -> DecodedImage:
         if image == self.bad:
             raise InvalidDatasetError(f"{image} is bad")
         self.loaded.append(image)
-        return np.full((image + 1, 4, 3), image, dtype=np.uint8)
-
-    def open(self, image: int) -> DecodedImage:
-        return DecodedImage(self.load(image))
+        return DecodedImage(np.full((image + 1, 4, 3), image, dtype=np.uint8))
 
     def bytes_once_decoded(self, image: int) -> int | None:
         return (image + 1) * 4 * 3
@@ -64,7 +61,9 @@ def nothing_left_behind() -> object:
 def kept(
     source: Counted, name: str = "test", wait: Callable[[], object] = lambda: None, *, is_asked_for: bool = True
 ) -> CachedSource:
-    return cached(source, sum(12 * (image + 1) for image in range(len(source))), name, wait, is_asked_for=is_asked_for)
+    return cache_pixels(
+        source, sum(12 * (image + 1) for image in range(len(source))), name, wait, is_asked_for=is_asked_for
+    )
 
 
 def in_processes(work: Callable[[int], None], number: int = 3) -> list[int]:
@@ -84,7 +83,7 @@ def test_each_image_is_decoded_once_and_stays_the_same() -> None:
     source.loaded.clear()
     for _ in range(3):
         for image in (3, 0, 8, 5):
-            assert np.array_equal(images.load(image), np.full((image + 1, 4, 3), image))
+            assert np.array_equal(images.open(image).pixels(), np.full((image + 1, 4, 3), image))
             assert images.open(image).height == image + 1
     assert source.loaded == [3, 0, 8, 5]
     assert len(images) == 9
@@ -93,12 +92,16 @@ def test_each_image_is_decoded_once_and_stays_the_same() -> None:
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
-def test_what_one_process_decodes_all_have() -> None:
+def test_an_image_that_one_process_decodes_is_cached_for_all() -> None:
     source = Counted(num_images=60)
     images = kept(source)
-    assert in_processes(lambda rank: [images.load(image) for image in range(rank, 60, 3)] and None) == [0, 0, 0]
+    assert in_processes(lambda rank: [images.open(image).pixels() for image in range(rank, 60, 3)] and None) == [
+        0,
+        0,
+        0,
+    ]
     source.bad = 7
-    assert all((images.load(image) == image).all() for image in range(60))
+    assert all((images.open(image).pixels() == image).all() for image in range(60))
 
 
 def test_processes_that_open_the_same_file_share_it(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_processes_that_open_the_same_file_share_it(tmp_path: Path) -> None:
         assert cache.get(1) is None
 
 
-def test_many_that_write_at_once_do_not_mix_their_pixels(tmp_path: Path) -> None:
+def test_processes_that_write_at_once_do_not_mix_their_pixels(tmp_path: Path) -> None:
     num_images = 400
     cache = PixelCache(tmp_path / "x.pixels", num_images, num_images * 300)
 
@@ -129,7 +132,7 @@ def test_many_that_write_at_once_do_not_mix_their_pixels(tmp_path: Path) -> None
     assert all((cache.get(image) == image % 251).all() for image in range(num_images) if image not in missing)
 
 
-def test_who_is_killed_in_the_middle_blocks_nobody(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_writes_blocks_no_other(tmp_path: Path) -> None:
     cache = PixelCache(tmp_path / "x.pixels", 3, 1000)
 
     def die(_: int) -> None:
@@ -141,7 +144,7 @@ def test_who_is_killed_in_the_middle_blocks_nobody(tmp_path: Path) -> None:
     assert cache.get(1) is not None
 
 
-def test_full(tmp_path: Path) -> None:
+def test_a_full_cache_keeps_its_images_and_takes_no_more(tmp_path: Path) -> None:
     cache = PixelCache(tmp_path / "x.pixels", 3, 20)
     cache.put(0, np.ones((1, 3, 3), dtype=np.uint8))
     cache.put(1, np.ones((2, 3, 3), dtype=np.uint8))
@@ -149,7 +152,7 @@ def test_full(tmp_path: Path) -> None:
     assert cache.get(1) is None
 
 
-def test_an_image_that_is_there_takes_no_room_again(tmp_path: Path) -> None:
+def test_an_image_is_cached_once(tmp_path: Path) -> None:
     cache = PixelCache(tmp_path / "x.pixels", 3, 20)
     for image in (0, 0, 0, 1):
         cache.put(image, np.ones((1, 3, 3), dtype=np.uint8))
@@ -160,10 +163,10 @@ def test_a_bad_image_is_bad_each_time() -> None:
     images = kept(Counted(bad=2))
     for _ in range(2):
         with pytest.raises(InvalidDatasetError, match="2 is bad"):
-            images.load(2)
+            images.open(2).pixels()
 
 
-def test_everybody_has_opened_it_before_its_name_goes() -> None:
+def test_all_processes_open_the_file_before_it_is_unlinked() -> None:
     seen = []
     kept(Counted(), "name", lambda: seen.append(len(list(Path("/dev/shm").glob("runner-name-*.pixels")))))
     assert seen == [1]
@@ -181,10 +184,10 @@ def open_pixels() -> int:
     return sum(".pixels" in link for link in links)
 
 
-def test_memory_is_free_again_when_nobody_has_the_images_any_more() -> None:
+def test_memory_is_freed_when_no_process_uses_the_cache() -> None:
     before = open_pixels()
     source = kept(Counted())
-    source.load(3)
+    source.open(3).pixels()
     assert open_pixels() > before
     del source
     assert open_pixels() == before
@@ -207,7 +210,7 @@ def test_a_file_that_can_not_be_made_is_no_reason_to_leave_the_others_waiting(
 
 
 @pytest.mark.parametrize("answer", [False, OSError("lxcfs is gone")])
-def test_who_is_modest_stops_where_others_need_room(
+def test_a_modest_cache_stops_growing_when_memory_gets_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool | OSError
 ) -> None:
     looks = iter([True, answer])
@@ -217,8 +220,8 @@ def test_who_is_modest_stops_where_others_need_room(
             raise seen
         return seen
 
-    monkeypatch.setattr(pixel_cache, "leaves_enough", look)
-    monkeypatch.setattr(pixel_cache, "_BYTES_BETWEEN_LOOKS", 30)
+    monkeypatch.setattr(pixel_cache, "leaves_memory_free", look)
+    monkeypatch.setattr(pixel_cache, "_BYTES_BETWEEN_CHECKS", 30)
     cache = PixelCache(tmp_path / "x.pixels", 6, 1000, is_modest=True)
     for image in range(6):  # of 12 bytes each: the first look is at 24 to 36, the next one at 48 to 60
         cache.put(image, np.ones((1, 4, 3), dtype=np.uint8))

@@ -359,9 +359,9 @@ def broken_png(path: Path) -> None:
         (lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), "this is no image"),
         (truncated, "damaged or of an unknown kind: image file is truncated"),
         (broken_png, "damaged or of an unknown kind"),
-        (lambda path: path.mkdir(), "this is no regular file"),
-        (os.mkfifo, "this is no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "this is no regular file"),
+        (lambda path: path.mkdir(), "this is not a regular file"),
+        (os.mkfifo, "this is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "this is not a regular file"),
         (lambda path: None, "can't be opened: No such file or directory"),
     ],
 )

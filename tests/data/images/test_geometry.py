@@ -69,7 +69,7 @@ def test_pipelines_that_fit(data_config: Callable[..., DataConfig], source: str,
         ("folder", [RESIZE, {"name": "pad", "padding": 2}], "shorter side is 20 pixels"),
     ],
 )
-def test_pipelines_that_do_not(
+def test_pipelines_that_do_not_fit(
     data_config: Callable[..., DataConfig], source: str, transforms: list[Any], found: str
 ) -> None:
     train, evaluation = find_size_problems(data_config(source, train_transforms=transforms, eval_transforms=transforms))
@@ -88,7 +88,7 @@ def test_pipelines_that_do_not(
         ("digits", [{**CROP, "mode": "reflect", "size": 32}, CENTER], "here 24 to a shorter side of 8 pixels"),
     ],
 )
-def test_what_can_not_be_mirrored(
+def test_reflecting_more_pixels_than_an_image_has_is_refused(
     data_config: Callable[..., DataConfig], source: str, transforms: list[Any], found: str
 ) -> None:
     (problem,) = find_size_problems(data_config(source, train_transforms=transforms, eval_transforms=[CENTER]))

@@ -49,7 +49,7 @@ SAVED = {
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("options", SAVED.values(), ids=SAVED)
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (97, 61), (333, 250)])
-def test_the_same_pixels_as_pillow(tmp_path: Path, size: tuple[int, int], options: dict, mode: str) -> None:
+def test_pixels_equal_those_of_pillow(tmp_path: Path, size: tuple[int, int], options: dict, mode: str) -> None:
     scene(*size, mode).save(tmp_path / "x.jpg", **options)
     pixels = decode_image(str(tmp_path / "x.jpg"))
     assert np.array_equal(pixels, by_pillow(tmp_path / "x.jpg"))
@@ -86,7 +86,7 @@ def test_orientation_in_xmp(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reduction", [2, 4, 8])
 @pytest.mark.parametrize("size", [(1, 1), (97, 61), (333, 250)])
-def test_reduced(tmp_path: Path, size: tuple[int, int], reduction: int) -> None:
+def test_reduced_images_have_the_rounded_up_size(tmp_path: Path, size: tuple[int, int], reduction: int) -> None:
     scene(*size).save(tmp_path / "x.jpg", quality=90)
     stored = open_image(str(tmp_path / "x.jpg"))
     width, height = size
@@ -123,13 +123,13 @@ def test_truncated(tmp_path: Path, reduction: int) -> None:
         stored.pixels(reduction)
 
 
-def test_what_only_pillow_puts_up_with(tmp_path: Path) -> None:
+def test_a_damaged_jpeg_that_pillow_can_decode_is_left_to_pillow(tmp_path: Path) -> None:
     """Bytes between two markers: libjpeg warns, the pixels are there."""
     stored = corrupted(lambda content: content.replace(b"\xff\xda", b"\x00\x00\x00\xff\xda", 1))(tmp_path)
     assert np.array_equal(stored.pixels(2), by_pillow(tmp_path / "x.jpg"))
 
 
-def test_only_a_start(tmp_path: Path) -> None:
+def test_a_file_that_only_begins_like_a_jpeg_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDatasetError, match=r"x\.jpg"):
         corrupted(lambda _: jpeg.START)(tmp_path)
 

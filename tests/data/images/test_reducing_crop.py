@@ -11,8 +11,7 @@ from pydantic import TypeAdapter
 
 from runner.config.schema.transforms import RandomResizedCrop, Transform
 from runner.data.images.decode import open_image
-from runner.data.images.reducing_crop import ReducingCrop
-from runner.data.images.transforms import Pipeline, as_tensor
+from runner.data.images.transforms import Pipeline, ReducingCrop, as_tensor
 
 SIZE = 32
 LIST = [{"name": "random_resized_crop", "size": SIZE}, {"name": "random_horizontal_flip"}]

@@ -9,9 +9,8 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from runner.data.images.stored import DecodedImage, StoredImage
 from runner.data.images.transforms import as_tensor
-from runner.data.loader.balance import balanced_order, class_weights
 from runner.data.loader.loader import TrainBatches
-from runner.data.loader.order import epoch_order
+from runner.data.loader.order import balanced_order, class_weights, epoch_order
 
 LABELS = np.repeat([0, 1, 2], [600, 60, 6]).astype(np.int64)
 
@@ -52,11 +51,8 @@ class Noisy:
     def __len__(self) -> int:
         return 10
 
-    def load(self, image: int) -> np.ndarray:
-        return np.full((4, 4, 3), image, dtype=np.uint8)
-
     def open(self, image: int) -> DecodedImage:
-        return DecodedImage(self.load(image))
+        return DecodedImage(np.full((4, 4, 3), image, dtype=np.uint8))
 
     def describe(self, image: int) -> str:
         return str(image)
@@ -93,7 +89,7 @@ def test_the_loader_draws_them_and_each_draw_looks_different():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_nothing_else_matters(workers):
+def test_balanced_draws_do_not_depend_on_ranks_workers_or_the_start(workers):
     whole = content(batches().stream(0, 0, 2))
     ranks = [batches(batch_size=2, rank=rank, world_size=2, workers=workers).stream(0, 0, 2) for rank in range(2)]
     shared = [content([part]) for parts in zip(*ranks, strict=True) for part in parts]
@@ -103,7 +99,7 @@ def test_nothing_else_matters(workers):
     assert content([batches().preview(4)]) == whole[:4]
 
 
-def test_without_it_each_image_comes_once():
+def test_without_balancing_each_image_comes_once():
     plain = TrainBatches(
         Noisy(), Noise(), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep", workers=0, pin_memory=False
     )

@@ -51,7 +51,7 @@ class Numbered:
     def __len__(self) -> int:
         return self.num_images
 
-    def load(self, image: int) -> np.ndarray:
+    def open(self, image: int) -> DecodedImage:
         match self.at.get(image):
             case "bad":
                 raise InvalidDatasetError(f"/set/{image}.jpg: the file is empty (0 bytes)")
@@ -61,10 +61,7 @@ class Numbered:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "full":  # as /dev/shm of a container is; in a loader process only
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        return np.full((6, 8, 3), image, dtype=np.uint8)
-
-    def open(self, image: int) -> DecodedImage:
-        return DecodedImage(self.load(image))
+        return DecodedImage(np.full((6, 8, 3), image, dtype=np.uint8))
 
     def describe(self, image: int) -> str:
         return f"/set/{image}.jpg"
@@ -126,7 +123,7 @@ def flat(lists: Iterable[list[int]]) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_what_a_batch_is(workers: int) -> None:
+def test_a_batch_has_images_labels_and_numbers(workers: int) -> None:
     batches = train_batches(workers=workers)
     for batch in batches.stream(0, 0, 1):
         assert batch.images.shape == (len(batch.ids), 3, 6, 8)
@@ -225,7 +222,7 @@ def test_the_next_images_are_those_that_come() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_nothing_is_left_to_stream(workers: int) -> None:
+def test_a_stream_from_the_end_is_empty(workers: int) -> None:
     assert list(train_batches(23, workers=workers).stream(3, 0, 3)) == []
     assert list(train_batches(23, workers=workers).stream(2, 23, 3)) == []
 
@@ -256,7 +253,7 @@ def test_torchs_generator_is_left_alone(workers: int) -> None:
         assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_generator_does_not_matter_either() -> None:
+def test_the_state_of_torchs_generator_does_not_matter() -> None:
     torch.manual_seed(5)
     expected = content(train_batches(23, transform=noise).stream(0, 0, 1))
     torch.manual_seed(6)
@@ -394,7 +391,7 @@ def test_batches_before_the_bad_image_arrive() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_defects_are_not_dressed_up(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_keep_their_class(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError, match="a defect of ours") as caught:
         list(train_batches(source=Numbered(23, {3: "defect"}), workers=workers).stream(0, 0, 1))
     # Torch's frames in the traceback keep its iterator; do not wait long for the loader process.

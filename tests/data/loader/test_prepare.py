@@ -25,7 +25,7 @@ from runner.data.images import decode
 from runner.data.images.decode import open_image
 from runner.data.images.stored import DecodedImage, Pixels, StoredImage
 from runner.data.images.transforms import Pipeline, as_tensor, pipeline_of
-from runner.data.loader.prepare import Outcome, prepared
+from runner.data.loader.prepare import Outcome, prepare_images
 
 CROP = {"name": "random_resized_crop", "size": 16}
 FLIP = {"name": "random_horizontal_flip"}
@@ -88,7 +88,7 @@ def test_bits_do_not_depend_on_the_threads(
 
     def outcomes(num_threads: int) -> list[bytes | str]:
         computing_with(num_threads)
-        found = prepared(images, pipeline)
+        found = prepare_images(images, pipeline)
         return [outcome.numpy().tobytes() if isinstance(outcome, Tensor) else outcome for outcome in found]
 
     alone = outcomes(1)
@@ -103,7 +103,7 @@ def test_images_are_decoded_at_the_same_time(computing_with: Callable[[int], Non
     threads = threading.enumerate()
     together = Barrier(2, timeout=WAIT_SECONDS)  # breaks where nobody else comes
     images = [partial(Stored, number, together.wait) for number in range(40)]
-    assert numbers(prepared(images, pipeline_of(()))) == list(range(40))
+    assert numbers(prepare_images(images, pipeline_of(()))) == list(range(40))
     # Whoever forks a loader process next must not take a lock of theirs along.
     assert threading.enumerate() == threads
 
@@ -111,7 +111,7 @@ def test_images_are_decoded_at_the_same_time(computing_with: Callable[[int], Non
 def test_one_thread_decodes_alone(computing_with: Callable[[int], None]) -> None:
     computing_with(1)
     met: list[threading.Thread] = []
-    prepared([partial(Stored, 0, lambda: met.append(threading.current_thread()))] * 12, pipeline_of(()))
+    prepare_images([partial(Stored, 0, lambda: met.append(threading.current_thread()))] * 12, pipeline_of(()))
     assert met == [threading.main_thread()] * 12
 
 
@@ -121,7 +121,7 @@ def test_images_in_memory_need_no_threads(
     computing_with(4)
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
     images = [partial(DecodedImage, np.full((4, 4, 3), number, np.uint8)) for number in range(9)]
-    assert numbers(prepared(images, pipeline_of(()))) == list(range(9))
+    assert numbers(prepare_images(images, pipeline_of(()))) == list(range(9))
 
 
 def test_a_defect_in_any_thread_is_not_lost(computing_with: Callable[[int], None]) -> None:
@@ -135,7 +135,7 @@ def test_a_defect_in_any_thread_is_not_lost(computing_with: Callable[[int], None
 
     images = [partial(Stored, number, fail_elsewhere) for number in (1, 2)]
     with pytest.raises(ZeroDivisionError, match="a defect of ours"):
-        prepared(images, pipeline_of(()))
+        prepare_images(images, pipeline_of(()))
 
 
 def test_after_an_error_no_image_is_begun(computing_with: Callable[[int], None]) -> None:
@@ -152,7 +152,7 @@ def test_after_an_error_no_image_is_begun(computing_with: Callable[[int], None])
         time.sleep(0.02)
 
     with pytest.raises(KeyboardInterrupt):
-        prepared([partial(Stored, 0, interrupted_here)] * 16, pipeline_of(()))
+        prepare_images([partial(Stored, 0, interrupted_here)] * 16, pipeline_of(()))
     assert len(met) < 15
 
 
@@ -172,7 +172,7 @@ def test_draws_of_two_images_do_not_mix(computing_with: Callable[[int], None]) -
         return Stored(0, lambda: None)
 
     computing_with(8)
-    outcomes = prepared([partial(seeded, seed) for seed in range(100)], Draws())
+    outcomes = prepare_images([partial(seeded, seed) for seed in range(100)], Draws())
     for seed, outcome in enumerate(outcomes):
         torch.manual_seed(seed)
         assert isinstance(outcome, Tensor)
@@ -188,7 +188,7 @@ def test_a_bad_image_keeps_no_other_in_memory(
     gc.collect()
     gc.disable()  # an error refers to all that its frames refer to, which only the collector undoes
     try:
-        outcomes = prepared(images, pipeline_of(()))
+        outcomes = prepare_images(images, pipeline_of(()))
         alive = [weakref.ref(outcome) for outcome in outcomes if isinstance(outcome, Tensor)]
         assert len(alive) == 9
         del outcomes

@@ -24,7 +24,7 @@ from runner.data.loader.workers import resolve_workers
         ("mps", 8, 1, 7),
     ],
 )
-def test_auto_shares_the_cores(device: str, cores: int, processes: int, expected: int) -> None:
+def test_auto_divides_the_cores(device: str, cores: int, processes: int, expected: int) -> None:
     assert resolve_workers("auto", device, processes, num_cores=cores) == expected
 
 
@@ -33,7 +33,7 @@ def test_a_number_is_taken_as_it_is(workers: int) -> None:
     assert resolve_workers(workers, "cuda", 8, num_cores=2) == workers
 
 
-def test_the_cores_are_counted_where_nobody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_number_the_available_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     # joblib's own way to limit what it counts.
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert resolve_workers("auto", "cuda", 1) == 1

@@ -30,7 +30,7 @@ def test_usual_names_are_not_odd():
     assert odd_names_note(names) == ()
 
 
-def test_it_is_said_of_a_data_set(tmp_path, write_images, data_config):
+def test_odd_names_are_noted_for_a_data_set(tmp_path, write_images, data_config):
     write_images(tmp_path / "train", {"caf\u00e9": 3, "cafe\u0301": 3, "nan": 3})
     notes = open_splits(resolve_paths(data_config("folder", root=tmp_path)), 1).notes
     assert notes[-1] == (

@@ -15,7 +15,7 @@ from runner.config.schema.data import DataConfig
 from runner.data.fingerprint import fingerprint
 from runner.data.sources.csv import open_csv
 from runner.data.sources.paths import resolve_paths
-from runner.data.splits import inspect, open_splits
+from runner.data.splits import inspect_data, open_splits
 
 ROWS = [("ant/0.png", "ant"), ("bee/0.png", "bee"), ("ant/1.png", "ant"), ("bee/1.png", "bee")]
 
@@ -56,7 +56,7 @@ def test_images_in_the_order_of_the_list(listed, images):
     splits = open_splits(listed(ROWS, val=images / "val.csv"), 1)
     assert splits.classes == ("ant", "bee")
     assert labelled(splits.train) == [("0.png", 0), ("0.png", 1), ("1.png", 0), ("1.png", 1)]
-    assert splits.train.load(1).shape == (20, 24, 3)
+    assert splits.train.open(1).pixels().shape == (20, 24, 3)
     assert splits.notes == (f"data.val: 1 of 2 images are in data.train too: {images}/ant/../ant/0.png",)
 
 
@@ -77,7 +77,7 @@ def test_the_same_list_twice_is_refused_once(listed, images):
     ]
 
 
-def test_what_is_no_list_is_not_quoted(listed, images, tmp_path, data_config):
+def test_a_file_that_is_no_list_is_not_quoted(listed, images, tmp_path, data_config):
     (tmp_path / "shadow").write_text("alice:x:0:secret\nme:x:1:secret\nyou:x:2:other\n")
     data = data_config("csv", train=tmp_path / "shadow", delimiter=":")
     message = mistake(resolve_paths(data))
@@ -146,14 +146,14 @@ def test_names_of_every_kind(listed, images, name):
     opened, errors = open_csv(listed((images / "train.csv").read_bytes()))
     assert errors == []
     assert opened.train.index.path(0) == f"{images}/{name}"
-    assert opened.train.load(0).shape == (20, 24, 3)
+    assert opened.train.open(0).pixels().shape == (20, 24, 3)
 
 
 def test_names_that_are_no_utf8(listed, images):
     shutil.copy(images / "ant/0.png", str(images / "x").encode() + b"\xff.png")
     opened, errors = open_csv(listed(b"path,label\nx\xff.png,ant\nbee/0.png,bee\n"))
     assert errors == []
-    assert opened.train.load(0).shape == (20, 24, 3)
+    assert opened.train.open(0).pixels().shape == (20, 24, 3)
 
 
 def test_relative_paths_start_at_the_root_or_else_at_the_list(listed, images, tmp_path):
@@ -181,7 +181,7 @@ def test_rows_that_say_the_same_twice_are_used_once_and_said(listed, images):
     opened, _ = open_csv(listed([*ROWS, ROWS[0], (f"{images}/bee/0.png", "bee")]))
     assert len(opened.train) == 4
     assert opened.notes == (
-        f"data.train = {images}/train.csv: 2 rows say again what others say, and are used once: ant/0.png, bee/0.png",
+        f"data.train = {images}/train.csv: 2 rows repeat others, and are used once: ant/0.png, bee/0.png",
     )
 
 
@@ -208,7 +208,7 @@ def test_rows_that_say_the_same_twice_are_used_once_and_said(listed, images):
         ("path,label\nant\x00.png,ant\n", "ant"),
     ],
 )
-def test_what_is_wrong_with_a_list(listed, images, text, found):
+def test_errors_in_a_list_are_named(listed, images, text, found):
     message = mistake(listed(text))
     assert message.startswith(f"data.train = {images}/train.csv: ")
     assert found in message
@@ -221,7 +221,7 @@ def test_many_missing_files_are_counted_with_examples(listed):
 
 
 def test_a_missing_list(data_config, tmp_path):
-    assert "can't be read: No such file or directory" in mistake(
+    assert "can't be read: there is no such file or folder" in mistake(
         resolve_paths(data_config("csv", train=tmp_path / "x.csv"))
     )
     assert f"data.train: {tmp_path} is a folder, no regular file" in mistake(
@@ -236,7 +236,7 @@ def test_one_class_only(listed):
 
 
 def test_the_mistakes_of_all_lists_come_together(listed, images):
-    inspection = inspect(listed("path,label\ngone,ant\n", val=images / "none.csv"), 1)
+    inspection = inspect_data(listed("path,label\ngone,ant\n", val=images / "none.csv"), 1)
     assert [str(error).partition(" = ")[0] for error in inspection.errors] == ["data.train", "data.val"]
 
 
@@ -267,3 +267,9 @@ def test_classes_of_one_group_are_said(listed):
 def test_a_list_where_a_folder_was_meant(data_config):
     with pytest.raises(ConfigError, match=r"data\.exclude.*no paths"):
         resolve_paths(data_config("synthetic", exclude="x.csv"))
+
+
+def test_an_address_in_a_list_is_refused_by_its_line(listed):
+    assert "line 2: the path is a remote address, but only local paths" in mistake(
+        listed("path,label\ns3://b/1.jpg,a\n")
+    )

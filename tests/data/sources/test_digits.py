@@ -48,18 +48,18 @@ def test_the_pixels_are_those_of_scikit_learn(root: Path) -> None:
             assert (np.array(image) == np.rint(digits.images[number] * 255 / 16)).all()
 
 
-def test_other_users_may_read_them(root: Path) -> None:
+def test_other_users_may_read_the_digits(root: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     for folder in (root, root / "train", root / "train/0"):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
 
 
-def test_nothing_else_is_left(root: Path) -> None:
+def test_no_temporary_files_are_left(root: Path) -> None:
     assert [path.name for path in root.parent.iterdir()] == [root.name]
 
 
-def test_the_second_time_costs_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_digits_are_not_written_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digits_module, "_write_digits", lambda folder: pytest.fail("written again"))
     ensure_digits(str(root))
 

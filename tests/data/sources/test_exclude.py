@@ -42,7 +42,7 @@ def test_a_list_as_dataset_check_writes_it(opened, tmp_path):
     assert names(splits.train) == ["ant/0.png", "ant/2.png", "ant/3.png", "bee/0.png", "bee/1.png", "bee/2.png"]
     assert splits.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert names(splits.val) == ["ant/0.png", "ant/1.png", "bee/1.png"]
-    assert splits.train.load(1).shape == (20, 24, 3)
+    assert splits.train.open(1).pixels().shape == (20, 24, 3)
     assert splits.notes == (f"data.exclude = {tmp_path}/quarantine.csv: 3 images are left out",)
 
 
@@ -75,7 +75,7 @@ def test_names_of_every_kind(tmp_path):
     assert read_exclude(str(tmp_path / "list")) == {"two\nlines.png": 3, "a,b.png": 4, "\udcff.png": 5}
 
 
-def test_it_belongs_to_the_fingerprint(opened):
+def test_excluded_images_change_the_fingerprint(opened):
     one, same, other = (
         fingerprint(opened(text)) for text in ("train/ant/1.png", "train/ant/1.png\n", "train/ant/2.png")
     )
@@ -121,7 +121,7 @@ def test_a_list_that_is_no_csv_after_all(opened, text, message):
         opened(text)
 
 
-def test_what_is_no_file_is_refused_at_once(opened, tmp_path):
+def test_a_list_that_is_not_a_file_is_refused(opened, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)  # a terabyte that takes no room
@@ -146,7 +146,7 @@ def test_what_is_no_file_is_refused_at_once(opened, tmp_path):
         ('path,reason\n"train/ant/0.png,x\n', "this is no CSV"),
     ],
 )
-def test_what_is_wrong_with_it(opened, tmp_path, text, found):
+def test_errors_in_the_list_are_named(opened, tmp_path, text, found):
     with pytest.raises(InvalidDatasetError) as caught:
         opened(text)
     assert str(caught.value).startswith(f"data.exclude = {tmp_path}/quarantine.csv: ")
@@ -154,10 +154,17 @@ def test_what_is_wrong_with_it(opened, tmp_path, text, found):
 
 
 def test_a_missing_list(tmp_path, opened, data_config):
-    with pytest.raises(InvalidDatasetError, match=r"data\.exclude = .*/none: can't be read: No such file"):
+    with pytest.raises(InvalidDatasetError, match=r"data\.exclude = .*/none: can't be read: there is no such file"):
         open_splits(resolve_paths(data_config("folder", root=tmp_path, exclude=tmp_path / "none")), 1)
 
 
 def test_images_without_paths(data_config):
     with pytest.raises(ConfigError, match=r"data\.exclude = 'x': images of data=synthetic have no paths"):
         resolve_paths(data_config("synthetic", exclude="x"))
+
+
+@pytest.mark.parametrize("head", ["", "path\n"])
+def test_an_address_is_refused_by_its_line(opened, head):
+    line = head.count("\n") + 2
+    with pytest.raises(InvalidDatasetError, match=f"quarantine.csv: line {line}: the path is a remote address"):
+        opened(f"{head}train/ant/1.png\ns3://bucket/2.png\n")

@@ -48,7 +48,7 @@ def test_three_splits(tmp_path: Path, write_images: Write, open_root: Callable) 
     assert splits.val.labels.tolist() == [0, 1]
     assert splits.test.labels.tolist() == [0, 1, 1, 1, 1]
     assert splits.notes == ()
-    assert splits.train.load(0).shape == (20, 24, 3)
+    assert splits.train.open(0).pixels().shape == (20, 24, 3)
     assert splits.train.describe(4) == f"{tmp_path}/train/bee/1.png"
 
 
@@ -144,7 +144,9 @@ def test_a_missing_root(tmp_path: Path, open_root: Callable) -> None:
 
 def test_a_file_as_root(tmp_path: Path, open_root: Callable) -> None:
     (tmp_path / "x").touch()
-    assert f"data.root = {tmp_path}/x: Not a directory" in str(only_error(open_root(root=f"{tmp_path}/x")))
+    assert f"data.root = {tmp_path}/x: a part of this path is a file" in str(
+        only_error(open_root(root=f"{tmp_path}/x"))
+    )
 
 
 def test_an_empty_root(open_root: Callable, tmp_path: Path) -> None:

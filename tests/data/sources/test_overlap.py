@@ -11,7 +11,7 @@ from runner.base.errors import InvalidDatasetError
 from runner.config.schema.data import DataConfig
 from runner.data.sources.overlap import find_same_places
 from runner.data.sources.paths import resolve_paths
-from runner.data.splits import Inspection, inspect
+from runner.data.splits import Inspection, inspect_data
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def checked(
     for split in ("train", "val"):
         write_images(tmp_path / split, {"ant": 5, "bee": 5})
     monkeypatch.chdir(tmp_path)
-    return lambda **values: inspect(resolve_paths(data_config("folder", root=tmp_path, **values)), 1)
+    return lambda **values: inspect_data(resolve_paths(data_config("folder", root=tmp_path, **values)), 1)
 
 
 def test_splits_of_their_own_are_fine(checked):
@@ -48,7 +48,7 @@ def test_the_test_split_too(checked, tmp_path, key, other):
     assert str(error).startswith(f"data.test = {tmp_path}/{other}: is the same folder as data.{other} =")
 
 
-def test_one_inside_the_other(checked, tmp_path, write_images):
+def test_a_split_within_another_is_refused(checked, tmp_path, write_images):
     write_images(tmp_path / "train/ant/more", {"ant": 2, "bee": 2})
     messages = [str(error) for error in checked(val="train/ant/more").errors]
     assert any(f"more: lies within data.train = {tmp_path}/train" in message for message in messages)

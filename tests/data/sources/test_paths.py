@@ -75,7 +75,7 @@ def test_a_root_of_a_name_that_is_too_long(data_config: Make) -> None:
         resolve_paths(data_config("folder", root="/" + "x" * 5000))
 
 
-def test_the_home_of_nobody(data_config: Make) -> None:
+def test_the_home_folder_of_an_unknown_user_is_refused(data_config: Make) -> None:
     with pytest.raises(InvalidDatasetError, match=r"~no-such-user/set.*instead of ~"):
         resolve_paths(data_config("folder", root="~no-such-user/set"))
 
@@ -100,7 +100,7 @@ def test_synthetic_has_no_paths(data_config: Make) -> None:
 
 
 @pytest.mark.parametrize("source", ["folder", "digits", "torchvision", "synthetic"])
-def test_what_is_resolved_stays(source: str, data_config: Make) -> None:
+def test_resolving_paths_twice_changes_nothing(source: str, data_config: Make) -> None:
     values = {} if source == "synthetic" else {"root": "set"}
     once = resolve_paths(data_config(source, **values))
     os.chdir("/")
@@ -117,3 +117,9 @@ def test_paths_without_effect_are_mistakes(source: str, keys: list[str], data_co
     assert {problem.key for problem in caught.value.problems} == {f"data.{key}" for key in keys}
     assert f"data={source}" in str(caught.value)
     assert "somewhere" in str(caught.value)
+
+
+def test_a_cache_folder_is_no_address(monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", "s3://bucket/cache")
+    with pytest.raises(ConfigError, match="RUNNER_CACHE = 's3://bucket/cache': is a remote address"):
+        cache_folder()

@@ -13,10 +13,9 @@ import pytest
 import runner
 from runner.base.errors import OutputError
 from runner.launch.elastic import agent as elastic
-from runner.launch.elastic.started import Outcome
+from runner.launch.elastic.rounds import RankOutcome
 from runner.launch.preflight import Ready, preflight
-from runner.training.attempt import Attempt
-from runner.training.work import Training
+from runner.training.attempt import Attempt, Training
 
 PIPE_BYTES = 4096  # of the smallest pipes of Linux; they usually hold 16 times as much
 
@@ -39,14 +38,14 @@ def test_no_process_waits_until_the_one_before_has_read_its_images(
     """What does not fit into the pipe is written only when the process at its other end has imported torch."""
     sizes = []
 
-    def agent(config: object, entry: object) -> Callable[..., dict[int, Outcome[Any]]]:
-        def start(*arguments: object) -> dict[int, Outcome[Any]]:
+    def agent(config: object, entry: object) -> Callable[..., dict[int, RankOutcome[Any]]]:
+        def start(*arguments: object) -> dict[int, RankOutcome[Any]]:
             multiprocessing.context.set_spawning_popen(Starting())
             try:
                 sizes.append(len(ForkingPickler.dumps((entry, arguments))))
             finally:
                 multiprocessing.context.set_spawning_popen(None)
-            return {0: Outcome(result="done", stopped=None)}
+            return {0: RankOutcome(result="done", stopped=None)}
 
         return start
 
@@ -60,6 +59,6 @@ def test_without_room_for_temporary_files_no_run_folder_is_made(
     ready: Ready, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.raises(OutputError, match=r"gone: temporary files can't be written: No such file.*TMPDIR"):
+    with pytest.raises(OutputError, match=r"gone: temporary files can't be written: there is no such file.*TMPDIR"):
         elastic.launch_elastic(ready, None, Training(attempt=Attempt()))
     assert list(tmp_path.iterdir()) == []

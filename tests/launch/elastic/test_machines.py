@@ -13,7 +13,7 @@ import torch.distributed
 import runner
 from runner.base.errors import LaunchError
 from runner.launch.elastic import machines
-from runner.launch.elastic.machines import meet_machines, one_machine
+from runner.launch.elastic.machines import connect_machines, single_machine
 from runner.launch.plan import choose_launch
 from runner.launch.ranks import rendezvous as group
 
@@ -32,11 +32,11 @@ def prepared(host, port, nodes=2, seconds=2, **more):
 
 
 def connect(*place, **more):
-    return meet_machines(*prepared(*place, **more))
+    return connect_machines(*prepared(*place, **more))
 
 
 def test_a_host_that_does_not_resolve():
-    with pytest.raises(LaunchError, match=r"host 'no-such-host.invalid' does not resolve"):
+    with pytest.raises(LaunchError, match=r"host 'no-such-host.invalid' of the rendezvous .* does not resolve"):
         connect("no-such-host.invalid", 29400, seconds=0.5)
 
 
@@ -49,7 +49,7 @@ def test_a_port_in_use():
 
 
 def test_the_others_do_not_come():
-    with pytest.raises(LaunchError, match=r"dist.nodes = 3, but 1 machines came within 1 seconds"):
+    with pytest.raises(LaunchError, match=r"dist.nodes = 3, but 1 machines connected within 1 seconds"):
         connect("127.0.0.1", free_port(), nodes=3, seconds=1)
 
 
@@ -58,7 +58,7 @@ def test_machines_of_different_opinions_end_together():
 
     def come(config, plan):
         try:
-            meet_machines(config, plan)
+            connect_machines(config, plan)
         except LaunchError as error:
             errors[plan.num_nodes] = str(error)
 
@@ -80,7 +80,7 @@ def test_machine_0_is_the_one_that_is_named():
 
 
 def test_one_machine_needs_no_port_of_its_own():
-    alone = one_machine()
+    alone = single_machine()
     assert (alone.count, alone.number, alone.port) == (1, 0, 0)
     assert isinstance(alone.store, torch.distributed.HashStore), "it is in this process only"
 
@@ -109,8 +109,10 @@ def test_a_program_that_says_nothing_where_the_machines_meet(silent_port):
 
 def test_a_program_that_says_nothing_where_the_processes_meet(silent_port, monkeypatch):
     monkeypatch.setattr(group, "_SECONDS_TO_ANSWER", 0.5)
-    with pytest.raises(LaunchError, match=r"rank 1 of 2 can't meet the others at tcp://.*no answer within 1 seconds"):
-        group.connect(f"tcp://127.0.0.1:{silent_port}", rank=1, world_size=2, seconds=0.5)
+    with pytest.raises(
+        LaunchError, match=r"rank 1 of 2 can't connect to the others at tcp://.*no answer within 1 seconds"
+    ):
+        group.open_rendezvous_store(f"tcp://127.0.0.1:{silent_port}", rank=1, world_size=2, seconds=0.5)
 
 
 @pytest.fixture
@@ -138,6 +140,6 @@ def test_a_machine_that_freezes_while_the_others_meet_there(frozen_store, monkey
 def test_a_rank_0_that_freezes_while_the_others_ask(frozen_store, monkeypatch):
     monkeypatch.setattr(group, "_SECONDS_TO_ANSWER", 0.5)
     monkeypatch.setattr(group, "_MOST_SECONDS_TO_LEAVE", 0)
-    refused = group.facts_of(None, None, LaunchError("told"))
-    with pytest.raises(LaunchError, match=r"rank 1 of 2 had met the others, who do not answer any more"):
-        group.check_in(frozen_store[1], 1, 2, refused, seconds=0.5)
+    refused = group.gather_facts(None, None, LaunchError("told"))
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 was connected to the others, which do not answer any more"):
+        group.assign_ranks(frozen_store[1], 1, 2, refused, seconds=0.5)

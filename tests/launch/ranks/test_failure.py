@@ -55,7 +55,7 @@ def test_a_full_disk_hides_no_failure_of_a_process(tmp_path, full_disk, caplog):
     failure = record_failure(1, RuntimeError("a defect"), None)
     failure.write(tmp_path)
     assert "rank 1 on" in caplog.text
-    assert "could not leave word of its failure" in caplog.text
+    assert "could not write its error file" in caplog.text
     correct_record(tmp_path, failure, num_earlier=0)
-    assert "run.json may not say so" in caplog.text
+    assert "the failure could not be written to run.json" in caplog.text
     assert read_record(tmp_path)["status"] == "running"

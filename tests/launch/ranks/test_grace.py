@@ -30,17 +30,20 @@ CheckpointStore.save = hang
 """,
     "step": """
 import ctypes
-from runner.trainer.loop import Trainer
-step = Trainer._optimizer_step
-def hang(trainer, stream):
-    if trainer.state.progress.epoch == 0:
-        return step(trainer, stream)
-    trainer.writer.wait()
+from runner.run.checkpoint_writer import CheckpointWriter
+from runner.trainer.step import Stepper
+step, submit = Stepper.take, CheckpointWriter.submit
+def submit_and_wait(writer, *args, **kwargs):
+    submit(writer, *args, **kwargs)
+    writer.wait()
+def hang(stepper, stream):
+    if stepper.state.progress.epoch == 0:
+        return step(stepper, stream)
     mutex = ctypes.create_string_buffer(128)
     print("it hangs", flush=True)
     while True:
         ctypes.CDLL(None).pthread_mutex_lock(mutex)
-Trainer._optimizer_step = hang
+Stepper.take, CheckpointWriter.submit = hang, submit_and_wait
 """,
 }
 PROGRAM = "import sys, threading\n{}\nfrom runner.__main__ import main\nsys.exit(main())"

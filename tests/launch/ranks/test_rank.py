@@ -9,19 +9,19 @@ import torch
 
 import runner
 from runner.launch.ranks import rank
-from runner.launch.ranks.rendezvous import Facts
+from runner.launch.ranks.rendezvous import RankFacts
 
-FACTS = Facts(host="a", cores=[0], config={}, data="")
+FACTS = RankFacts(host="a", cores=[0], config={}, data="")
 
 
-def told(*overrides: str, local_rank: int | None = 0) -> Facts:
+def told(*overrides: str, local_rank: int | None = 0) -> RankFacts:
     return rank._with_device(FACTS, runner.load_config(overrides), local_rank, world_size=2)
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs, as far as anybody asks."""
-    monkeypatch.setattr(rank, "count_gpus", lambda: 2)
+    monkeypatch.setattr(rank, "count_cuda_devices", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device.index}"))
 
@@ -34,7 +34,10 @@ def test_a_cpu():
 def test_a_machine_without_its_gpu_where_nccl_is_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     facts = told("dist.backend=nccl")
-    assert (facts.device, facts.gpu, facts.refusal) == ("cpu", "", None), "rank 0 compares it with the others"
+    assert facts.refusal is not None, "rank 0 tells it all processes"
+    name, message = facts.refusal
+    assert name == "DeviceError"
+    assert "dist.backend = nccl" in message
 
 
 @pytest.mark.parametrize(("local_rank", "gpu"), [(0, "GPU-0"), (1, "GPU-1"), (2, "GPU-0"), (None, "")])

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from runner.base.errors import InvalidDatasetError, LaunchError
-from runner.launch.ranks.rendezvous import Facts, check_in, connect
+from runner.launch.ranks.rendezvous import RankFacts, assign_ranks, open_rendezvous_store
 
 
 def facts(**changes):
     values = {"host": "a", "cores": [0, 1], "config": {"optimizer.lr": 0.1, "dist.node_rank": 0}, "data": "x"}
-    return Facts(**{**values, **changes})
+    return RankFacts(**{**values, **changes})
 
 
 def answers(everyone, seconds=20.0, world_size=None):
@@ -20,7 +20,7 @@ def answers(everyone, seconds=20.0, world_size=None):
 
     def ask(rank):
         try:
-            got[rank] = check_in(store, rank, world_size or len(everyone), everyone[rank], seconds)[0]
+            got[rank] = assign_ranks(store, rank, world_size or len(everyone), everyone[rank], seconds)[0]
         except Exception as error:
             got[rank] = error
 
@@ -67,10 +67,10 @@ def test_what_an_attempt_that_was_killed_has_left_is_not_believed():
     killed.set("readers", "2")
     store.set("runner/open", "old")
     got = {}
-    thread = threading.Thread(target=lambda: got.update(own=check_in(store, 1, 2, facts(), 20.0)))
+    thread = threading.Thread(target=lambda: got.update(own=assign_ranks(store, 1, 2, facts(), 20.0)))
     thread.start()
     killed.wait(["facts/1"], timedelta(seconds=20))  # rank 1 comes before rank 0 and finds the old space
-    check_in(store, 0, 2, facts(), 20.0)
+    assign_ranks(store, 0, 2, facts(), 20.0)
     thread.join()
     assert got["own"][0].local_rank == 1
     assert not store.check(["runner/open"]), "the next attempt finds none"
@@ -79,18 +79,20 @@ def test_what_an_attempt_that_was_killed_has_left_is_not_believed():
 def test_who_is_missing_is_said(monkeypatch):
     monkeypatch.setattr("runner.launch.ranks.rendezvous._MOST_SECONDS_TO_LEAVE", 0.5)
     errors = answers([facts(), facts()], seconds=0.3, world_size=3)
-    assert all("2 of 3 processes came within 0.3 seconds" in str(error) for error in errors[:1])
+    assert all("2 of 3 processes connected within 0.3 seconds" in str(error) for error in errors[:1])
     assert "missing: rank 2" in str(errors[0])
 
 
 def test_nobody_answers():
-    with pytest.raises(LaunchError, match=r"rank 1 of 2 can't meet the others at tcp://127.0.0.1:9 within 1 seconds"):
-        connect("tcp://127.0.0.1:9", 1, 2, 1.0)
+    with pytest.raises(
+        LaunchError, match=r"rank 1 of 2 can't connect to the others at tcp://127.0.0.1:9 within 1 seconds"
+    ):
+        open_rendezvous_store("tcp://127.0.0.1:9", 1, 2, 1.0)
 
 
 def test_by_a_file(tmp_path):
-    store = connect(f"file://{tmp_path}/meet", 0, 1, 5.0)
-    assert check_in(store, 0, 1, facts(), 5.0)[0].local_rank == 0
+    store = open_rendezvous_store(f"file://{tmp_path}/meet", 0, 1, 5.0)
+    assert assign_ranks(store, 0, 1, facts(), 5.0)[0].local_rank == 0
 
 
 @pytest.mark.parametrize(("networks", "is_one"), [(("x", "x"), True), (("x", "y"), False), (("", ""), False)])
@@ -104,8 +106,8 @@ def test_an_answer_that_no_process_gives_is_named(told):
     store = torch.distributed.HashStore()
     store.set("runner/open", "x")
     torch.distributed.PrefixStore("runner/x", store).set("answer", told.encode("utf-8", "surrogateescape"))
-    with pytest.raises(LaunchError, match="somebody else writes there"):
-        check_in(store, 1, 2, facts(), 20.0)
+    with pytest.raises(LaunchError, match="another program writes there"):
+        assign_ranks(store, 1, 2, facts(), 20.0)
 
 
 def test_devices_of_two_kinds_end_all():

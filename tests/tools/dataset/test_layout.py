@@ -4,7 +4,7 @@ import pytest
 
 from runner.base.errors import InvalidDatasetError
 from runner.data.sources.index import NO_CLASS
-from runner.tools.dataset.layout import NO_SPLIT, Place, class_folders, lay_out, output_paths, reason_to_leave_out
+from runner.tools.dataset.layout import NO_SPLIT, ImagePlace, class_folders, lay_out, output_paths, reason_to_leave_out
 
 
 @pytest.mark.parametrize("wrapper", ["", "photos/", "a/b/c/"])
@@ -13,9 +13,9 @@ def test_folders_around_everything_are_passed(wrapper, split):
     names = [f"{wrapper}{split}ants/1.jpg", f"{wrapper}{split}ants/deep/2.jpg", f"{wrapper}{split}bees/1.jpg"]
     places = lay_out(names, "top").places
     assert list(places.values()) == [
-        Place(split[:-1], "ants", "1.jpg"),
-        Place(split[:-1], "ants", "deep/2.jpg"),
-        Place(split[:-1], "bees", "1.jpg"),
+        ImagePlace(split[:-1], "ants", "1.jpg"),
+        ImagePlace(split[:-1], "ants", "deep/2.jpg"),
+        ImagePlace(split[:-1], "bees", "1.jpg"),
     ]
 
 
@@ -43,9 +43,9 @@ def test_classes_may_be_called_like_splits():
     assert {(place.split, place.label) for place in places.values()} == {("", "train"), ("", "bus")}
 
 
-def test_a_split_of_one_class_stays_that_class():
+def test_a_folder_of_one_class_named_like_a_split_is_a_class():
     layout = lay_out(["train/ants/a/1.jpg", "train/bees/a/1.jpg", "val/ants/a/1.jpg"], "top")
-    assert layout.places["val/ants/a/1.jpg"] == Place("val", "ants", "a/1.jpg")
+    assert layout.places["val/ants/a/1.jpg"] == ImagePlace("val", "ants", "a/1.jpg")
 
 
 def test_two_folders_for_the_same_split_are_refused():
@@ -61,7 +61,7 @@ def test_the_innermost_folder_may_be_the_class():
     assert {place.label for place in parent.values()} == {"ants", "bees"}
 
 
-def test_images_outside_of_class_folders_are_left_out_and_told():
+def test_images_outside_of_class_folders_are_left_out_and_listed():
     layout = lay_out(["photos/cover.jpg", "photos/ants/1.jpg", "photos/bees/1.jpg", "top.jpg"], "top")
     assert sorted(layout.places) == ["photos/ants/1.jpg", "photos/bees/1.jpg"]
     assert layout.left_out[NO_CLASS] == ["photos/cover.jpg", "top.jpg"]
@@ -82,16 +82,16 @@ def test_images_outside_of_class_folders_are_left_out_and_told():
         ("a/jpg", "without an image extension"),
     ],
 )
-def test_what_is_no_image(name, reason):
+def test_reasons_to_leave_out(name, reason):
     assert reason_to_leave_out(name) == reason
 
 
 def paths_of(names: dict[str, str]) -> dict[str, str]:
-    places = {name: Place("", "ants", below) for name, below in names.items()}
+    places = {name: ImagePlace("", "ants", below) for name, below in names.items()}
     return output_paths(places, {"ants": "ants"})
 
 
-def test_names_that_are_taken_are_told_apart_without_loss():
+def test_equal_names_are_made_different_without_loss():
     paths = paths_of({name: name for name in ("1.jpg", "a/1.jpg", "a/1.JPG", "b/1.jpg", "b__1.jpg", "b/1-2.jpg")})
     assert paths["1.jpg"] == "ants/1.jpg"
     assert (paths["a/1.JPG"], paths["a/1.jpg"]) == ("ants/a__1.JPG", "ants/1-2.jpg")
@@ -101,7 +101,7 @@ def test_names_that_are_taken_are_told_apart_without_loss():
     assert paths == paths_of(dict(reversed([(name, name) for name in paths])))
 
 
-def test_a_name_fits_into_255_bytes_and_stays_visible():
+def test_a_name_fits_into_255_bytes_and_is_not_hidden():
     long = "ü" * 125 + ".jpeg"
     paths = paths_of({name: name for name in (long, f"a/{long}", f"b/{long}", ".x.jpg")})
     assert len(set(paths.values())) == 4

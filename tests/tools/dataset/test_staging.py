@@ -23,14 +23,14 @@ def test_a_folder_appears_whole(tmp_path):
     assert [path.name for path in output.parent.iterdir()] == ["out"]
 
 
-def test_what_fails_leaves_nothing(tmp_path):
+def test_a_block_that_raises_leaves_nothing(tmp_path):
     with pytest.raises(KeyError), new_folder(tmp_path / "out") as folder:
         (folder / "1.txt").write_text("x")
         raise KeyError
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_is_taken_meanwhile_stays_as_it_is(tmp_path):
+def test_an_output_that_was_created_meanwhile_is_not_changed(tmp_path):
     output = tmp_path / "out"
     with pytest.raises(OutputError, match="already exists and is never overwritten"), new_folder(output) as folder:
         (folder / "mine").write_text("x")
@@ -41,7 +41,7 @@ def test_a_place_that_is_taken_meanwhile_stays_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["out", "out[1]*"])
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path, name):
+def test_leftovers_of_a_killed_process_are_removed_and_those_of_a_living_one_are_not(tmp_path, name):
     output = tmp_path / name
     code = (
         "import sys, time; from pathlib import Path; from runner.tools.dataset.staging import new_folder\n"

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from runner.base.errors import ExportError, InvalidDatasetError
-from runner.tools.export.agreement import ValidationImages, compare
+from runner.data.images.stored import DecodedImage
+from runner.tools.export.export import ValidationImages, compare
 
 
 class Numbered:
@@ -16,10 +17,10 @@ class Numbered:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def load(self, image: int):
+    def open(self, image: int) -> DecodedImage:
         if image in self.unreadable:
             raise InvalidDatasetError(f"{image} can't be read")
-        return np.full((1, 1, 3), image, dtype=np.uint16).view(np.uint8)[:, :3]
+        return DecodedImage(np.full((1, 1, 3), image, dtype=np.uint16).view(np.uint8)[:, :3])
 
     def describe(self, image: int) -> str:
         return str(image)
@@ -61,6 +62,6 @@ def test_the_comparison_counts_guesses_and_finds_the_largest_difference():
     ("found", "message"),
     [(torch.full((1, 2), float("nan")), "not finite"), (torch.zeros(1, 3), r"gives \(1, 3\), PyTorch \(1, 2\)")],
 )
-def test_what_can_not_agree_is_named(found, message):
+def test_outputs_that_can_not_be_compared_are_named(found, message):
     with pytest.raises(ExportError, match=message):
         compare(lambda _: found, [(torch.zeros(1), torch.zeros(1, 2))])

@@ -68,7 +68,7 @@ def test_another_list_is_another_digest(folder):
         ("latin.csv", b"path\ncaf\xe9.png\n", "can't be read as CSV"),
     ],
 )
-def test_what_holds_nothing_to_score_is_refused(tmp_path, name, content, message):
+def test_inputs_without_images_are_refused(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidDatasetError, match=message):
@@ -81,3 +81,10 @@ def test_an_empty_folder_and_a_missing_root_are_refused(tmp_path):
         read_inputs(str(tmp_path / "x.csv"), "/none", CLASSES)
     with pytest.raises(InvalidDatasetError, match=r"no image in this folder .*left out 1 without an image extension"):
         read_inputs(str(tmp_path), None, CLASSES)
+
+
+@pytest.mark.parametrize(("name", "head"), [("list.txt", ""), ("list.csv", "path\n")])
+def test_an_address_in_a_list_is_refused(tmp_path, name, head):
+    (tmp_path / name).write_text(f"{head}1.png\nhttps://host/2.png\n")
+    with pytest.raises(InvalidDatasetError, match="image 2 of the list is a remote address, but only local paths"):
+        read_inputs(str(tmp_path / name), None, CLASSES)

@@ -17,7 +17,7 @@ from tests.made_runs import SMALL, make_run, make_run_on_photos, row
 NASTY = ("<script>alert(1)<", "🐜 ants & bees", '\'"; x="y')
 
 
-def test_what_comes_from_data_is_escaped(tmp_path):
+def test_names_from_data_are_escaped(tmp_path):
     run = make_run_on_photos(tmp_path / "run", tmp_path / "<b>photos", NASTY)
     page = render(read_run(run))
     assert "<script" not in page
@@ -26,7 +26,7 @@ def test_what_comes_from_data_is_escaped(tmp_path):
     assert "🐜 ants &amp; bees" in page
 
 
-def test_everything_that_was_asked_for_is_there(tmp_path):
+def test_all_sections_are_there(tmp_path):
     run = make_run_on_photos(tmp_path / "run", tmp_path / "photos", ("ants", "bees"), test={"count": 7, "top1": 0.25})
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**record, "warnings": ["data.val: 1 of 5 images were skipped: <a>"]}))
@@ -60,7 +60,7 @@ def test_everything_that_was_asked_for_is_there(tmp_path):
 
 
 @pytest.mark.parametrize(("num_classes", "is_told"), [(5, False), (6, True)])
-def test_top5_is_told_where_five_guesses_can_miss(tmp_path, num_classes, is_told):
+def test_top5_is_shown_for_more_than_five_classes(tmp_path, num_classes, is_told):
     classes = tuple(f"class {number}" for number in range(num_classes))
     page = render(read_run(make_run_on_photos(tmp_path / "run", tmp_path / "photos", classes)))
     assert ("<dt>Top-5</dt>" in page) == is_told
@@ -89,7 +89,7 @@ def test_many_classes_are_a_picture_and_the_weakest_are_listed(tmp_path):
     assert len(page) < 500_000
 
 
-def test_data_that_is_gone_or_has_changed_is_said(tmp_path):
+def test_data_that_is_missing_or_changed_is_named(tmp_path):
     photos = tmp_path / "photos"
     run = make_run_on_photos(tmp_path / "run", photos, ("ants", "bees"))
     (photos / "val" / "ants" / "0.png").rename(photos / "val" / "ants" / "2.png")

@@ -1,7 +1,7 @@
 import json
 
 from runner.run.run_folder import summary_of_experiment
-from runner.tools.runs.find import find_runs, select, sum_up
+from runner.tools.runs.find import as_table, find_runs, line_of, select, shortened
 from tests.made_runs import make_run, record
 
 
@@ -25,7 +25,7 @@ def test_newest_first_and_filters(tmp_path):
     write_record(tmp_path / "a", start="2026-01-01T00:00:00+00:00", status="failed")
     write_record(tmp_path / "b", start="2026-01-03T00:00:00+00:00", experiment=on)
     write_record(tmp_path / "c", start="2026-01-02T00:00:00+00:00")
-    lines = [sum_up(folder) for folder in find_runs(tmp_path)]
+    lines = [line_of(folder) for folder in find_runs(tmp_path)]
 
     def names(**filters):
         return [line.folder.name for line in select(lines, **filters)]
@@ -37,30 +37,55 @@ def test_newest_first_and_filters(tmp_path):
     assert names(model="vit") == []
 
 
-def test_what_is_damaged_is_shown_and_what_waits_for_slurm_too(tmp_path):
+def test_damaged_runs_and_those_queued_in_slurm_are_shown(tmp_path):
     for name, text in (("torn", '{"status": "comp'), ("odd", json.dumps(record(best={}))), ("list", "[]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
-        line = sum_up(tmp_path / name)
+        line = line_of(tmp_path / name)
         assert (line.status, line.model) == ("damaged", None)
         assert "run.json" in line.error
     queued = tmp_path / "queued"
     (queued / "logs").mkdir(parents=True)
     (queued / "config.yaml").write_text("seed: 1\n")
     assert queued in set(find_runs(tmp_path))
-    assert sum_up(queued).status == "queued"
+    assert line_of(queued).status == "queued"
 
 
 def test_a_run_of_before_is_read_from_its_config(tmp_path):
     folder = make_run(tmp_path / "old", ("model=resnet34",), experiment=None)
-    line = sum_up(folder)
+    line = line_of(folder)
     assert (line.model, line.data, line.elapsed_seconds) == ("resnet34", "digits", 125)
 
 
-def test_what_a_run_is_about():
+def test_model_and_data_of_a_run():
     assert summary_of_experiment({"name": "vit"}, {"source": "torchvision", "name": "CIFAR10", "root": "/cache"}) == {
         "model": "vit",
         "data": "CIFAR10",
         "data_root": None,
     }
     assert summary_of_experiment({}, {"source": "folder", "root": None, "train": "/t"})["data_root"] == "/t"
+
+
+def test_columns_line_up_with_wide_letters_and_show_control_characters():
+    text = as_table(("name", "x"), [("🐜", "1"), ("a\nb\x1b[31m", "2")])
+    assert text.splitlines() == ["name          x", "🐜            1", "a\\nb\\x1b[31m  2"]
+
+
+def test_a_table_fits_the_width_and_never_shortens_what_identifies_a_row():
+    rows = [("a-key-of-a-row", "x" * 60 + "end", "12.5%", "2026-01-01"), ("b", "short", "1.0%", "2026-01-02")]
+    head = ("key", "value", "best", "started")
+    assert max(map(len, as_table(head, rows).splitlines())) > 80
+    text = as_table(head, rows, width=60, rigid=("best",), optional=("started",))
+    assert max(map(len, text.splitlines())) == 60
+    assert "a-key-of-a-row" in text
+    assert "…" in text
+    assert "end  12.5%  2026-01-01" in text
+    narrow = as_table(head, rows, width=36, rigid=("best",), optional=("started",))
+    assert max(map(len, narrow.splitlines())) <= 36
+    assert "started" not in narrow
+    assert "12.5%" in narrow
+
+
+def test_the_middle_of_a_long_text_is_left_out():
+    assert shortened("0123456789", 10) == "0123456789"
+    assert shortened("0123456789a", 7) == "012…89a"

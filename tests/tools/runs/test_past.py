@@ -3,7 +3,15 @@ import json
 import pytest
 
 from runner.base.errors import CheckpointError
-from runner.tools.runs.past import describe_metric, describe_seconds, elapsed_seconds, read_rows, read_run, status_of
+from runner.tools.runs.past import (
+    compare_runs,
+    describe_metric,
+    describe_seconds,
+    elapsed_seconds,
+    read_rows,
+    read_run,
+    status_of,
+)
 from tests.made_runs import make_run, record, row
 
 
@@ -66,3 +74,34 @@ def test_durations_for_people(seconds, text):
 
 def test_metrics_for_people():
     assert (describe_metric("val_top1", 0.98765), describe_metric("val_loss", 0.5)) == ("98.77%", "0.5000")
+
+
+def test_only_differences_are_shown(tmp_path):
+    first = make_run(tmp_path / "a", rows=(row(1),), data={"fingerprint": "1", "num_train": 5})
+    second = make_run(
+        tmp_path / "b",
+        ("optimizer.lr=0.5",),
+        (row(1, val_loss=0.25, epoch_seconds=99.0),),
+        data={"fingerprint": "2", "num_train": 5},
+        git={"commit": "b" * 40, "dirty": True},
+        versions={"torch": "2.11.0"},
+        best=None,
+    )
+    (second / "source.patch").write_bytes(b"diff --git a/x b/x\n+1\ndiff --git a/y b/y\n")
+    for folder, version in ((first, "1"), (second, "2")):
+        (folder / "environment.txt").write_text(f"same==1\nnumpy=={version}\n")
+    found = compare_runs(read_run(first), read_run(second))
+    assert found["config"] == {"optimizer.lr": (0.01, 0.5)}
+    assert set(found["code"]) == {"commit", "dirty", "source.patch"}
+    assert found["code"]["source.patch"][1].startswith("2 changed files, SHA-256 ")
+    assert found["data"] == {"fingerprint": ("1", "2")}
+    assert found["environment"] == {"packages.numpy": ("1", "2"), "packages.torch": ("2.15.0", "2.11.0")}
+    assert found["metrics"]["last epoch.val_loss"] == (1.1, 0.25)
+    assert "last epoch.epoch_seconds" not in found["metrics"]
+    assert compare_runs(read_run(first), read_run(first)) == {}
+
+
+def test_facts_that_an_older_run_did_not_record_are_no_difference_of_data(tmp_path):
+    old = make_run(tmp_path / "old")
+    new = make_run(tmp_path / "new", data={"fingerprint": "1", "num_train": 5})
+    assert compare_runs(read_run(old), read_run(new)) == {}

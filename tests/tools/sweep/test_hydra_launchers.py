@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 def sweep(run_cli, tiny, tmp_path):
     """Carries out a sweep of two tiny trials in the folder `mine`; returns it, and what the command has said."""
 
-    def carry_out(*overrides: str, exit_code: int = 0) -> tuple[Path, str]:
+    def run_sweep(*overrides: str, exit_code: int = 0) -> tuple[Path, str]:
         # The plugins may lie elsewhere on the path than where this interpreter looks by itself.
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         typed = tiny(
@@ -25,7 +25,7 @@ def sweep(run_cli, tiny, tmp_path):
         assert done.returncode == exit_code, done.stdout + done.stderr
         return tmp_path / "mine", done.stdout + done.stderr
 
-    return carry_out
+    return run_sweep
 
 
 def statuses(folder: Path) -> dict[str, str]:

@@ -8,16 +8,16 @@ import yaml
 
 from runner.library import load_config
 from runner.tools.hooks import leaderboard_refreshed
-from runner.tools.sweep.composer import identity_of
-from runner.tools.sweep.folder import outcome_of
+from runner.tools.sweep.composer import trial_identity
 from runner.tools.sweep.leaderboard import command_of, read_leaderboard, write_leaderboard
+from runner.tools.sweep.sweep_folder import outcome_of
 
 
 def ranks(board) -> list[tuple[int, int | None]]:
-    return [(place.outcome.trial.number, place.rank) for place in board.places]
+    return [(place.outcome.trial.number, place.rank) for place in board.rows]
 
 
-def test_the_best_comes_first_and_what_is_not_over_has_no_rank(folder, add_trial):
+def test_the_best_comes_first_and_unfinished_trials_have_no_rank(folder, add_trial):
     trials = [
         add_trial({"seed": "1"}, [0.5, 0.7]),
         add_trial({"seed": "2"}, [0.9, 0.8]),
@@ -28,7 +28,7 @@ def test_the_best_comes_first_and_what_is_not_over_has_no_rank(folder, add_trial
     ]
     board = read_leaderboard(folder, trials, ("val_top1",), ("maximize",))
     assert ranks(board) == [(1, 1), (0, 2), (2, 2), (3, None), (4, None), (5, None)]
-    statuses = [place.outcome.status for place in board.places]
+    statuses = [place.outcome.status for place in board.rows]
     assert statuses == ["completed", "completed", "pruned", "failed", "waiting", "stopped"]
     assert board.best is not None and board.best.trial.number == 1
 
@@ -77,7 +77,7 @@ def test_the_average_of_the_weights_counts_where_it_is_better(folder, add_trial)
     assert (outcome.values, outcome.num_epochs) == ((0.75,), 1)
 
 
-def test_what_is_written(folder, add_trial):
+def test_the_leaderboard_files(folder, add_trial):
     trials = [
         add_trial({"optimizer.lr": "0.1", "seed": "1"}, [0.5]),
         add_trial({"optimizer.lr": "0.2"}, [], "failed"),
@@ -128,10 +128,10 @@ def test_best_yaml_trains_the_winner_again(folder, add_trial, tmp_path, typed):
     experiment.parent.mkdir(parents=True)
     experiment.write_text(text)
     again = load_config(["--config-dir", str(tmp_path / "my"), "experiment=winner"])
-    assert identity_of(again) == identity_of(config)
+    assert trial_identity(again.model_dump(mode="json")) == trial_identity(trial.config)
 
 
-def test_best_yaml_has_what_was_varied_even_where_the_default_won(folder, add_trial):
+def test_best_yaml_has_the_varied_keys_even_where_the_default_won(folder, add_trial):
     default = load_config([]).optimizer.lr
     trial = add_trial({"optimizer.lr": str(default), "model": "resnet18"}, [0.5])
     trial.config = load_config([]).model_dump(mode="json")

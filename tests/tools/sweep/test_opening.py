@@ -11,8 +11,8 @@ import pytest
 
 from runner.base.errors import ConfigError, InvalidDatasetError, OutputError, RunnerError, TrialsFailedError
 from runner.cli.commands.resume import run as resume
-from runner.config.composing import Job
-from runner.tools.sweep.folder import SweepFolder
+from runner.config.hydra_compose import ComposedJob
+from runner.tools.sweep.sweep_folder import SweepFolder
 from tests.composed import compose_jobs
 
 BEGUN = ("optimizer.lr=0.1,0.2", "trainer.epochs=3")
@@ -24,7 +24,7 @@ def sweep(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trained: list[float] = []
 
-    def play(job: Job) -> float:
+    def play(job: ComposedJob) -> float:
         assert job.folder is not None
         trained.append(job.config.optimizer.lr)
         row = {"epoch": 1, "val_top1": job.config.optimizer.lr, "val_loss": 1.0, "epoch_seconds": 1.0}
@@ -32,13 +32,13 @@ def sweep(tmp_path, monkeypatch):
         (job.folder / "run.json").write_text(json.dumps({"status": "completed", "attempts": 1}))
         return 1.0
 
-    def carry_out(*overrides: str) -> list[float]:
+    def run_sweep(*overrides: str) -> list[float]:
         trained.clear()
         compose_jobs(["-m", "hydra/launcher=basic", "data=synthetic", "sweep.dir=mine", *overrides], play)
         return list(trained)
 
     monkeypatch.setattr("runner.cli.commands.resume.train_job_of_sweep", play)
-    return carry_out
+    return run_sweep
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def sweep(tmp_path, monkeypatch):
         ((*BEGUN, "optimizer=adamw", "schedule=cosine", "data.image_size=64"), "and [0-9]+ more; choose another sweep"),
     ],
 )
-def test_the_folder_of_another_experiment_is_refused_and_stays_as_it_was(sweep, tmp_path, overrides, told):
+def test_the_folder_of_another_experiment_is_refused_and_not_changed(sweep, tmp_path, overrides, told):
     assert sweep(*BEGUN) == [0.1, 0.2]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".log"}
     with pytest.raises(OutputError, match=told):
@@ -69,7 +69,7 @@ def test_the_folder_of_another_experiment_is_refused_and_stays_as_it_was(sweep, 
         ((*BEGUN, "data.workers=3", "sweep.parallel=1", "sweep.metric=val_loss"), []),
     ],
 )
-def test_more_values_and_more_keys_join(sweep, overrides, trained):
+def test_more_values_and_more_keys_may_be_added(sweep, overrides, trained):
     sweep(*BEGUN)
     assert sweep(*overrides) == trained
 
@@ -170,13 +170,13 @@ SUBMITS = (
 def theirs(tmp_path, monkeypatch):
     """Makes a sweep folder as somebody else may have written it, and goes on with it; nothing is trained or asked."""
     monkeypatch.chdir(tmp_path)
-    trained: list[Job] = []
+    trained: list[ComposedJob] = []
 
-    def play(job: Job) -> float:
+    def play(job: ComposedJob) -> float:
         trained.append(job)
         raise RuntimeError("it trains nothing here")
 
-    def go_on(*argv: str, typed: Sequence[str] = ()) -> list[Job]:
+    def go_on(*argv: str, typed: Sequence[str] = ()) -> list[ComposedJob]:
         trained.clear()
         shutil.rmtree(tmp_path / "theirs", ignore_errors=True)
         (tmp_path / "theirs" / "trials").mkdir(parents=True)

@@ -100,7 +100,7 @@ def test_strict_ends_with_an_error_after_the_report_is_written(photos):
     assert len(quarantine(photos)) == 6
 
 
-def test_what_is_out_of_the_ordinary_is_told(photos, write_image):
+def test_findings_are_reported(photos, write_image):
     turned = Image.open(photos / "train/ants/0.jpg")
     exif = turned.getexif()
     exif[0x0112] = 6
@@ -152,16 +152,16 @@ def test_what_is_refused(photos, tmp_path):
 
 
 def test_a_signal_ends_it_with_nothing_written(photos, tmp_path, monkeypatch):
-    load = FolderSource.load
+    opened = FolderSource.open
     seen = []
 
-    def load_and_be_stopped(source, image):
+    def open_and_be_stopped(source, image):
         seen.append(image)
         if len(seen) == 12:
             os.kill(os.getpid(), signal.SIGINT)
-        return load(source, image)
+        return opened(source, image)
 
-    monkeypatch.setattr(FolderSource, "load", load_and_be_stopped)
+    monkeypatch.setattr(FolderSource, "open", open_and_be_stopped)
     with pytest.raises(StoppedOnRequest, match="stopped on SIGINT; nothing was written"):
         check(photos)
     assert not (tmp_path / "out").exists()

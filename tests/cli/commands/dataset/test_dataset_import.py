@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -107,7 +108,7 @@ def test_a_list(tmp_path, write_image, capsys):
 def test_a_list_whose_paths_start_elsewhere(tmp_path, write_image):
     write_image(tmp_path / "raw" / "a" / "1.jpg")
     (tmp_path / "list.csv").write_text("path,label\na/1.jpg,ant\n")
-    with pytest.raises(InvalidDatasetError, match="1 of 1 files are not there"):
+    with pytest.raises(InvalidDatasetError, match="1 of 1 files do not exist"):
         run(f"input={tmp_path}/list.csv", f"output={tmp_path}/out")
     assert run(f"input={tmp_path}/list.csv", f"output={tmp_path}/out", f"root={tmp_path}/raw") == 0
 
@@ -172,7 +173,7 @@ def test_a_path_may_have_a_comma_and_other_keys_take_one_value(tmp_path, quote):
         (lambda folder: None, InvalidDatasetError, "no such file or folder"),
         (lambda folder: folder.mkdir(), InvalidDatasetError, "empty"),
         (lambda folder: (folder / "ants").mkdir(parents=True), InvalidDatasetError, "no image"),
-        (lambda folder: folder.write_bytes(b"what?"), InvalidDatasetError, "say so with format="),
+        (lambda folder: folder.write_bytes(b"what?"), InvalidDatasetError, "give it: format="),
     ],
 )
 def test_inputs_that_are_nothing(tmp_path, make, error, message):
@@ -193,7 +194,7 @@ def test_images_without_classes(tmp_path, write_image):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_single_class_is_told(tmp_path, write_image, capsys):
+def test_a_single_class_is_reported(tmp_path, write_image, capsys):
     write_image(tmp_path / "in" / "1.jpg")
     run(f"input={pack(tmp_path / 'in', tmp_path / 'in.zip')}", f"output={tmp_path}/out")
     assert "note: only one class, in, but a classifier needs at least 2" in capsys.readouterr().out
@@ -256,7 +257,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, photos, monkeypatch):
         return FullDisk(file) if mode == "xb" and path.name == "3.ppm" else file
 
     monkeypatch.setattr(Path, "open", open_and_fill)
-    with pytest.raises(OutputError, match=r"out can't be written: No space left on device"):
+    with pytest.raises(OutputError, match=r"out can't be written: the disk is full"):
         run(f"input={photos}", f"output={tmp_path}/out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["wrapper"]
 
@@ -287,7 +288,7 @@ def test_a_signal_ends_it_with_nothing_written(tmp_path, photos, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["wrapper"]
 
 
-def test_mistakes_in_the_call_are_told_together():
+def test_mistakes_in_the_call_are_reported_together():
     with pytest.raises(ConfigError) as caught:
         dataset_import.run(["input=a", "output=b", "formt=zip", "max_expansion=0", "encoding=hex"])
     told = str(caught.value)
@@ -301,3 +302,16 @@ def test_it_is_fast_to_refuse_and_imports_no_torch(run_cli, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("runner: InvalidDatasetError: input = ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_another_sum_is_refused(tmp_path, photos, capsys):
+    archive = pack(photos, tmp_path / "photos.zip")
+    right = hashlib.sha256(archive.read_bytes()).hexdigest()
+    with pytest.raises(InvalidDatasetError, match=f"its SHA-256 is {right}, not {'0' * 64} as sha256 says"):
+        run(f"input={archive}", f"output={tmp_path}/out", f"sha256={'0' * 64}")
+    with pytest.raises(InvalidDatasetError, match="is a folder, which has no SHA-256"):
+        run(f"input={photos}", f"output={tmp_path}/out", f"sha256={right}")
+    assert not list(tmp_path.glob("out*"))
+    assert run(f"input={archive}", f"output={tmp_path}/out", f"sha256={right.upper()}") == 0
+    assert json.loads((tmp_path / "out.import.json").read_text())["sha256"] == right
+    assert "to be sure of the same bytes" not in capsys.readouterr().out

@@ -46,7 +46,7 @@ def test_the_samples_are_what_training_gets(tmp_path, photos, capsys):
     shown = each_class_in_turn(labels, epoch_order(len(labels), 5, 3))[:3]
     assert sorted(labels[shown]) == [0, 1, 2]
     for row, image in enumerate(shown.tolist()):
-        assert np.array_equal(tile(sheet, row, 0, 128)[:50, :70], splits.train.load(image))
+        assert np.array_equal(tile(sheet, row, 0, 128)[:50, :70], splits.train.open(image).pixels())
         for column, epoch in ((1, 3), (2, 4)):
             # From the stream that the trainer reads.
             expected = next(

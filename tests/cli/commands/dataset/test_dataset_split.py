@@ -12,8 +12,8 @@ import pytest
 from runner.base.errors import ConfigError, InvalidDatasetError, OutputError
 from runner.base.files import sha256_of
 from runner.cli.commands.dataset import split as dataset_split
+from runner.data.held_out import stratified_split
 from runner.data.sources.index import scan_class_folders
-from runner.data.split import stratified_split
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_it_is_the_rule_of_val_fraction(tmp_path, photos, capsys):
     assert record["classes_of_one_image"] == ["wasp"]
     assert record["sha256"]["val.csv"] == sha256_of(tmp_path / "out/val.csv")
     text = capsys.readouterr().out
-    assert "classes of a single image, which is for training: wasp" in text
+    assert "classes with a single image, which is in train: wasp" in text
     assert f"data=csv data.root={photos} data.train={tmp_path}/out/train.csv data.val={tmp_path}/out/val.csv" in text
     # Nothing but lists is written.
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["split.json", "train.csv", "val.csv"]
@@ -159,6 +159,6 @@ def test_inputs_that_can_not_be_split(tmp_path, photos, patients):
     with pytest.raises(OutputError, match="within the input"):
         dataset_split.run([f"input={single}", f"output={single}/new", "mode=copy"])
     (patients.parent / "3 ü/1.png").unlink()
-    with pytest.raises(InvalidDatasetError, match=r"1 of 180 files are not there or no files: 3 ü/1\.png"):
+    with pytest.raises(InvalidDatasetError, match=r"1 of 180 files do not exist or are no regular files: 3 ü/1\.png"):
         dataset_split.run([f"input={patients}", f"output={tmp_path}/out", *LIST])
     assert not (tmp_path / "out").exists()

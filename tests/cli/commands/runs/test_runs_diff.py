@@ -37,3 +37,23 @@ def test_numbers_are_brief_unless_that_would_hide_their_difference(tmp_path, cap
     assert "best.value  0.333333  0.666667" in capsys.readouterr().out
     run([f"a={runs[0]}", f"b={runs[1]}"])
     assert "best.value  0.3333333333333333  0.3333333343333333" in capsys.readouterr().out
+
+
+def test_the_tables_fit_the_terminal_and_the_metrics_stand_beside_the_keys(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    best = {"metric": "val_top1", "value": 0.5, "epoch": 1}
+    long = "/a/" + "very/long/" * 20
+    a = make_run(tmp_path / "a", (f"output_dir={long}one/{'x' * 60}",), best=best)
+    b = make_run(tmp_path / "b", (f"output_dir={long}two/{'x' * 60}", "trainer.epochs=9"), best=best | {"value": 0.75})
+    run([f"a={a}", f"b={b}"])
+    head, config, metrics, *_ = capsys.readouterr().out.split("\n\n")
+    assert "val_top1 50.00% at epoch 1" in head
+    assert "val_top1 75.00% at epoch 1" in head
+    assert metrics.startswith("metrics")
+    assert "best.value" in metrics
+    assert max(map(len, config.splitlines())) <= 80
+    key, old, new = next(line for line in config.splitlines() if "output_dir" in line).split()
+    assert key == "output_dir"
+    assert old != new
+    assert "one/" in old
+    assert "two/" in new

@@ -19,7 +19,10 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_a_table_for_people(root, capsys):
+def test_a_table_for_people(root, capsys, monkeypatch):
+    run([f"root={root}"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "140")
     assert run([f"root={root}"]) == 0
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["folder", "model", "data", "best"]

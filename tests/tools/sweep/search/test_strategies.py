@@ -70,7 +70,7 @@ def test_truncation_compares_those_that_have_come_as_far_and_of_equals_ends_the_
     assert [ends(TruncationPruner(50), equal, number) for number in (0, 1)] == [False, True]
 
 
-def test_truncation_rounds_down_so_that_a_lone_trial_goes_on():
+def test_truncation_rounds_down_so_that_a_lone_trial_is_not_pruned():
     assert not ends(TruncationPruner(99), study("maximize", (RUNNING, {1: 0.0})), 0)
 
 

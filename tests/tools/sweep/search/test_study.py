@@ -7,22 +7,22 @@ from optuna.trial import TrialState
 
 from runner.base.errors import ConfigError, OutputError
 from runner.library import load_config
-from runner.tools.sweep.axes import Axis, Bell, Between, Choices
-from runner.tools.sweep.folder import SweepFolder, outcome_of
+from runner.tools.sweep.axes import Axis, Choices, Interval, Normal
 from runner.tools.sweep.search.parameters import known_parameters
 from runner.tools.sweep.search.storage import JournalLock
 from runner.tools.sweep.search.strategies import SeededSampler
 from runner.tools.sweep.search.study import Judgement, Search
+from runner.tools.sweep.sweep_folder import SweepFolder, outcome_of
 
 AXES = [
     Axis(key="optimizer", override="optimizer", values=Choices(values=("sgd", "adamw"))),
-    Axis(key="optimizer.lr", override="++optimizer.lr", values=Between(low=1e-4, high=1, is_log=True)),
-    Axis(key="data.batch_size", override="++data.batch_size", values=Between(low=8, high=64, step=8)),
-    Axis(key="seed", override="++seed", values=Between(low=1, high=9, is_whole=True)),
+    Axis(key="optimizer.lr", override="++optimizer.lr", values=Interval(low=1e-4, high=1, is_log=True)),
+    Axis(key="data.batch_size", override="++data.batch_size", values=Interval(low=8, high=64, step=8)),
+    Axis(key="seed", override="++seed", values=Interval(low=1, high=9, is_whole=True)),
     Axis(
         key="optimizer.momentum",
         override="++optimizer.momentum",
-        values=Bell(mu=0.8, sigma=0.01),
+        values=Normal(mu=0.8, sigma=0.01),
         when={"optimizer": ("sgd",)},
     ),
 ]
@@ -61,7 +61,7 @@ def test_the_same_seed_proposes_the_same_and_another_seed_others(folder, another
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "nsga2"])
-def test_a_search_that_was_killed_at_any_moment_proposes_what_it_would_have(sampler, folder, another, base_config):
+def test_a_killed_search_proposes_the_same_as_one_that_was_not(sampler, folder, another, base_config):
     def told(found: Search, number: int, study_number: int, values: dict[str, str]) -> None:
         found.study.tell(study_number, float(values["optimizer.lr"]))
 
@@ -87,7 +87,7 @@ def test_a_search_that_was_killed_at_any_moment_proposes_what_it_would_have(samp
 
 
 def _trial(number, study_number, config):
-    from runner.tools.sweep.folder import Trial
+    from runner.tools.sweep.sweep_folder import Trial
 
     return Trial(number=number, identity="", values={}, overrides=[], config=config, study_number=study_number)
 
@@ -136,7 +136,7 @@ def test_results_are_told_once_with_every_epoch(folder, add_trial):
     assert found.study.trials[1].value == 0.1
 
 
-def test_a_search_with_other_goals_is_not_gone_on_with(folder):
+def test_a_search_with_other_directions_is_refused(folder):
     search(folder)
     with pytest.raises(ConfigError, match=r"begun with \['maximize'\]"):
         search(folder, "sweep.direction=minimize")
@@ -175,7 +175,7 @@ def test_a_damaged_journal_is_named_with_the_line(folder, damage):
     search(folder).propose(0)
     lines = folder.journal.read_bytes().splitlines()
     folder.journal.write_bytes(b"\n".join([*lines[:2], damage, *lines[3:], b""]))
-    with pytest.raises(OutputError, match=r"journal\.log is damaged in line 3: .*; move it away and go on"):
+    with pytest.raises(OutputError, match=r"journal\.log is damaged in line 3: .*; move it away and resume"):
         search(folder)
 
 
@@ -202,19 +202,19 @@ def test_a_lost_journal_is_put_together_again_from_the_trials(folder, add_trial,
 
 def test_values_of_a_lost_journal_are_read_as_they_were_written():
     values = {"optimizer": "sgd", "optimizer.lr": "5e-05", "seed": "3", "data.batch_size": "16"}
-    axes = [AXES[0], Axis(key="optimizer.lr", override="", values=Between(low=1e-6, high=1, is_log=True)), *AXES[2:4]]
+    axes = [AXES[0], Axis(key="optimizer.lr", override="", values=Interval(low=1e-6, high=1, is_log=True)), *AXES[2:4]]
     parameters, distributions = known_parameters(values, axes)
     assert parameters == {"optimizer": "sgd", "optimizer.lr": 5e-05, "data.batch_size": 16.0, "seed": 3}
     assert parameters.keys() == distributions.keys()
     assert "optimizer.lr" not in known_parameters(values, AXES)[0], "below the bound as it is now"
 
 
-def test_a_search_does_not_go_on_with_other_choices_or_another_kind_of_numbers(folder):
+def test_a_search_with_other_choices_or_another_kind_of_numbers_is_refused(folder):
     search(folder).propose(0)
     other = [
         Axis(key="optimizer", override="optimizer", values=Choices(values=("sgd", "lamb"))),
-        Axis(key="optimizer.lr", override="++optimizer.lr", values=Between(low=0.1, high=0.5, is_log=True)),
-        Axis(key="seed", override="++seed", values=Between(low=1, high=9)),
+        Axis(key="optimizer.lr", override="++optimizer.lr", values=Interval(low=0.1, high=0.5, is_log=True)),
+        Axis(key="seed", override="++seed", values=Interval(low=1, high=9)),
     ]
     with pytest.raises(ConfigError) as caught:
         search(folder, axes=other).prepare([])
@@ -235,7 +235,7 @@ def test_the_lock_of_the_journal_is_free_after_its_holder(folder):
         lock.release()
 
 
-def test_samplers_do_not_depend_on_what_was_drawn_before():
+def test_samplers_do_not_depend_on_earlier_draws():
     first, second = SeededSampler("random", 1), SeededSampler("random", 1)
     import optuna
 
@@ -262,7 +262,7 @@ def with_a_good_trial(folder: SweepFolder) -> int:
     return found.propose(1)[0]
 
 
-def test_a_trial_is_judged_at_the_interval_after_the_delay(folder):
+def test_a_trial_is_pruned_at_the_interval_after_the_delay(folder):
     number = with_a_good_trial(folder)
     judge = judgement(folder, number, "sweep.pruning.delay_evaluation=3", "sweep.pruning.evaluation_interval=2")
     judge.report({epoch: 0.1 for epoch in range(1, 6)})
@@ -270,7 +270,7 @@ def test_a_trial_is_judged_at_the_interval_after_the_delay(folder):
     assert judge.decision(4) == "median: val_top1 = 0.1"
 
 
-def test_an_epoch_is_judged_again_with_the_same_result(folder):
+def test_a_decision_that_is_repeated_is_the_same(folder):
     number = with_a_good_trial(folder)
     verdicts = []
     for _ in range(2):  # the second one in a process that goes on after a kill
@@ -280,7 +280,7 @@ def test_an_epoch_is_judged_again_with_the_same_result(folder):
     assert verdicts == ["median: val_top1 = 0.1"] * 2
 
 
-def test_a_good_trial_goes_on(folder):
+def test_a_good_trial_is_not_pruned(folder):
     judge = judgement(folder, with_a_good_trial(folder))
     judge.report({1: 0.95})
     assert judge.decision(1) is None
