@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kill test-hostile test-cluster lint type check format docs bench bench-gpu bench-table wheel constraints clean
+.PHONY: help run test test-kill test-hostile test-cluster lint type check format docs site bench bench-gpu bench-table wheel image constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +47,12 @@ format: $(READY) ## Put the code into style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## Generate docs/config.md and docs/config.schema.json from the schema and conf/
+docs: $(READY) ## Generate docs/config.md, commands.md and config.schema.json from the schema and conf/
 	$(BIN)/python -m runner.config.reference
+	$(BIN)/python .ci/write-commands
+
+site: $(READY) ## Build the documentation site in site/; a dead link or anchor fails
+	$(BIN)/python .ci/build-site
 
 bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." compares with others
 	$(BIN)/python benchmarks/start_up.py $(ARGS)
@@ -80,9 +84,12 @@ bench-table: $(READY) ## Write docs/benchmarks.md from benchmarks/results
 wheel: $(READY) ## Build the wheel, run it from an empty folder, list in dist/ what it brings (CycloneDX)
 	.ci/check-wheel $(PYTHON)
 
+image: ## Build the container image; ARGS="--build-arg DEVICE=cpu ..." (docs/containers.md)
+	.ci/build-image $(ARGS)
+
 constraints: $(READY) ## Write down the exact versions that are installed now, and the hashes of their files
 	$(BIN)/python .ci/write-constraints
 
 clean: ## Remove what was made here, but for run folders
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -59,12 +59,12 @@ def count_waits(typed: list[str]) -> int:
         stream = stack.enter_context(closing(trainer.images.train_batches.stream(0, 0, 2)))
         trainer.stepper.begin_epoch()
         for _ in range(steps // 2):  # kernels are chosen, memory is allocated
-            trainer._optimizer_step(stream)
+            trainer.stepper.take(stream)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             for _ in range(steps - steps // 2):
-                trainer._optimizer_step(stream)
+                trainer.stepper.take(stream)
             torch.cuda.set_sync_debug_mode("default")
     return sum("called a synchronizing CUDA operation" in str(warning.message) for warning in caught)
 

@@ -35,7 +35,7 @@ from runner.run.checkpoint_writer import CheckpointWriter
 from runner.run.run_folder import RunFolder
 from runner.run.tensorboard import TensorBoardLog
 from runner.trainer.loop import Trainer
-from runner.trainer.recorder import Recorder
+from runner.trainer.metrics_log import Recorder
 from runner.training.assemble import assemble
 
 
@@ -71,7 +71,7 @@ def build(ready: Ready, folder: RunFolder, stack: ExitStack) -> Trainer:
         dist=single_process(device),
         precision=choose_precision(config.trainer, device),
         stop=StopRequest(),
-        recorder=Recorder(folder, tensorboard, line, config.trainer.epochs),
+        recorder=Recorder(folder, tensorboard, line, config.trainer.epochs, has_top5=True),
     ).trainer
 
 

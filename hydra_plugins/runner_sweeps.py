@@ -28,7 +28,7 @@ class TrialLauncher(Launcher):
         self.command: Any = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra gives."""
+        """Called by Hydra first."""
         self.context, self.config = hydra_context, config
         self.found_before = getattr(task_function, "found_before", ())
         self.command = getattr(task_function, "command", None)
@@ -75,7 +75,7 @@ class TrialSweeper(Sweeper):
         self.command: Any = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra gives."""
+        """Called by Hydra first."""
         self.context, self.config = hydra_context, config
         self.found_before = getattr(task_function, "found_before", ())
         self.command = getattr(task_function, "command", None)
@@ -84,14 +84,14 @@ class TrialSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Carry out the sweep that these overrides describe.
+        """Run the sweep that these overrides describe.
 
         Raises:
-            RunnerError: what is wrong, or what went wrong.
+            RunnerError: a mistake in the config, or a failed sweep.
         """
         from runner.config.overrides import permissive  # noqa: PLC0415
         from runner.tools.sweep.axes import axes_of  # noqa: PLC0415
-        from runner.tools.sweep.begin import carry_out  # noqa: PLC0415
+        from runner.tools.sweep.begin import run_sweep  # noqa: PLC0415
         from runner.tools.sweep.composer import Composer, sweep_config  # noqa: PLC0415
 
         assert self.context is not None and self.config is not None, "Hydra calls setup first"
@@ -107,5 +107,5 @@ class TrialSweeper(Sweeper):
             found_before=self.found_before,
             command=self.command,
         )
-        foreign = None if isinstance(self.launcher, TrialLauncher) else self.launcher
-        carry_out(composer, config, self.sampler, foreign=foreign)
+        launcher = None if isinstance(self.launcher, TrialLauncher) else self.launcher
+        run_sweep(composer, config, self.sampler, launcher=launcher)

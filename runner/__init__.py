@@ -3,7 +3,7 @@
 From Python: :func:`load_config`, :func:`fit` and :func:`load_model`. Importing this package imports no torch.
 """
 
-TYPE_CHECKING = False  # not typing's: `python -m runner` would import typing.py of the working folder
+TYPE_CHECKING = False  # not typing's: `python -m runner` would import a typing.py of the working folder
 if TYPE_CHECKING:
     from runner.library import fit as fit
     from runner.library import load_config as load_config

@@ -1,8 +1,9 @@
-"""Use from Python: compose a config, train it."""
+"""The Python API: `runner.load_config` and `runner.fit`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
@@ -10,11 +11,11 @@ from runner.config.compose import compose_one
 from runner.config.schema import Config
 from runner.launch.preflight import preflight
 from runner.tools.hooks import training_hooks
-from runner.training.attempt import Attempt
-from runner.training.work import Training
+from runner.tools.notebook import shown_in_cell
+from runner.training.attempt import Attempt, Training
 
 if TYPE_CHECKING:
-    from runner.launch.slurm.submitted import Submission
+    from runner.launch.slurm import Submission
     from runner.training.train import RunResult
 
 
@@ -26,25 +27,35 @@ def load_config(overrides: Sequence[str] = ()) -> Config:
 
     Raises:
         ConfigError: with every mistake.
-        UsageError: a flag, which means something on the command line only.
+        UsageError: a flag of the command line; only --config-dir is accepted.
     """
-    shown_or_swept = [flag for flag in overrides if flag.startswith("-") and flag not in ("--config-dir", "-cd")]
-    if shown_or_swept:
-        raise UsageError(f"load_config composes one experiment; it takes KEY=VALUE, not {shown_or_swept[0]}")
+    flags = [flag for flag in overrides if flag.startswith("-") and flag not in ("--config-dir", "-cd")]
+    if flags:
+        raise UsageError(f"load_config composes one experiment; it takes KEY=VALUE, not {flags[0]}")
     job = compose_one(overrides)
-    assert job is not None, "flags that only show something are refused above"
+    assert job is not None, "only with the flags that were refused above"
     return job.config
 
 
 def fit(config: Config) -> RunResult | Submission:
     """Train one experiment in a new run folder: in this process, or in as many as the group `dist` asks for.
 
-    With dist=slurm it only puts the run into the queue; the result has `job_id` and `run_dir` then.
+    In a notebook, the cell shows the log, a line of progress, and curves that grow with each epoch; of a run of several
+    processes the curves are drawn at the end. With dist=slurm it submits the run; the result then has `job_id` and
+    `run_dir`.
 
     Raises:
         RunnerError: what the command line would print and turn into an exit code.
     """
-    ready = preflight(config)
-    from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
+    with shown_in_cell() as draw_curves:
+        ready = preflight(config)
+        from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
 
-    return launch(ready, Training(attempt=Attempt(), hooks=training_hooks(config)))
+        hooks = training_hooks(config)
+        is_here = ready.plan.mode == "inline"
+        if is_here and draw_curves is not None:
+            hooks = replace(hooks, after_epoch=draw_curves)
+        result = launch(ready, Training(attempt=Attempt(), hooks=hooks))
+        if not is_here and draw_curves is not None:
+            draw_curves(result.run_dir)
+    return result

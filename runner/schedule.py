@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of progress; nothing but the step is ever saved."""
+"""The learning rate as a pure function of progress, so that checkpoints hold no state of the schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.config.schema.schedule import ConstantConfig, CosineConfig, PolyConf
 
 
 def learning_rate(config: ScheduleConfig, *, peak: float, epoch: float, epochs: int) -> float:
-    """Learning rate at a moment of training.
+    """Learning rate at one point of the training.
 
     Warm-up is linear: start + (peak − start) · e / W for e < W. What follows is the schedule's own formula; poly is
     (peak − end) · (1 − (e − W) / (E − W))^power + end, as in Azure ML's Train PyTorch Model component.
@@ -17,7 +17,7 @@ def learning_rate(config: ScheduleConfig, *, peak: float, epoch: float, epochs: 
     Args:
         config: the group `schedule`.
         peak: rate after warm-up, already scaled with the world size.
-        epoch: progress e in epochs, from 0 up to `epochs`; fractions are cut off where interval is epoch.
+        epoch: progress e in epochs, from 0 up to `epochs`; rounded down where interval is epoch.
         epochs: length E of training.
 
     Returns:

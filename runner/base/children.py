@@ -1,10 +1,10 @@
-"""Keeps the working folder out of what is imported: a folder of others may hold a `difflib.py`.
+"""Keeps the working folder out of `sys.path`: a folder of images from elsewhere may hold a `difflib.py`.
 
-`python -m` looks there first, and so do the processes that Python starts by `-c`. The console script does not. Here,
-and in the package itself, nothing is imported that Python has not imported before it looks at that folder.
+`python -m` and `python -c` put the working folder first in `sys.path`; the console script does not. This module and
+`runner/__init__.py` import only what Python itself has imported by then.
 """
 
-# ruff: noqa: PTH109, PTH120 - for that reason
+# ruff: noqa: PTH109, PTH120 - pathlib is not imported by then
 
 import os
 import sys
@@ -15,11 +15,11 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file_
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 
-def leave_out_working_folder() -> None:
-    """Import nothing more from the working folder, which Python itself has put first for `-m`.
+def remove_working_folder_from_path() -> None:
+    """Take the working folder, which `python -m` has put first, out of `sys.path`.
 
-    A source checkout that is the working folder stays: the runner itself comes from there, and processes that are
-    started look there too. What the user names in PYTHONPATH stays in any case.
+    Where the working folder is the runner's own source checkout, it stays, and child processes get it in PYTHONPATH.
+    Folders that the user names in PYTHONPATH stay in any case.
     """
     if sys.flags.safe_path or not sys.path or sys.path[0] != os.getcwd():
         return
@@ -30,16 +30,16 @@ def leave_out_working_folder() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([*([given] if given else []), _ROOT])
 
 
-def keep_children_safe() -> None:
-    """Processes that this one starts import nothing from the working folder."""
+def set_safe_path_for_children() -> None:
+    """Keep the working folder out of `sys.path` of all child processes (PYTHONSAFEPATH)."""
     os.environ[_SAFE_PATH] = "1"
 
 
 @contextmanager
-def children_kept_safe() -> Iterator[None]:
-    """The same for processes that are started within the block; for scripts that import the runner."""
+def safe_path_for_children() -> Iterator[None]:
+    """As :func:`set_safe_path_for_children`, within the block only; for scripts that import the runner."""
     before = os.environ.get(_SAFE_PATH)
-    keep_children_safe()
+    set_safe_path_for_children()
     try:
         yield
     finally:

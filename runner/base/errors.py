@@ -1,4 +1,4 @@
-"""The errors that a user can meet, each with a stable name and an exit code.
+"""The errors that users see, each with a stable name and an exit code.
 
 `docs/errors.md` lists them. Whatever is not a :class:`RunnerError` is a defect of the runner (exit code 1).
 """
@@ -6,15 +6,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from runner.base.untrusted import printable, shortened
+from runner.base.safe_text import without_query
+from runner.base.untrusted import printable, shorten_middle
 
 EXIT_DONE = 0
 EXIT_FAILURE = 1
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 75
+_MAX_VALUE = 120
+Extra = Literal["slurm", "export", "parquet", "sweep"]
+"""The optional parts, which need packages of their own."""
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?P<range>[^;]*?)\s*;\s*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
 
 class RunnerError(Exception):
@@ -28,7 +35,7 @@ class RunnerError(Exception):
         return type(self).__name__
 
     def __str__(self) -> str:
-        return shortened(super().__str__())
+        return shorten_middle(super().__str__())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +50,20 @@ class Problem:
     origin: str | None = None
 
     def __str__(self) -> str:
-        key = printable(self.key)  # of a file that may come from elsewhere
-        shown = f"{key} = {_shorten(self.value)}" if self.has_value else key
-        text = f"{shown}: {self.message}" if shown else self.message
+        key = printable(self.key)  # may come from another person's file
+        if self.has_value:
+            # As in YAML: null, true, [1, 2]; a text in quotes, which show its spaces.
+            if isinstance(self.value, str):
+                value = repr(without_query(self.value))
+            else:
+                value = json.dumps(self.value, ensure_ascii=False, default=str)
+            key += f" = {value if len(value) <= _MAX_VALUE else value[: _MAX_VALUE - 1] + '…'}"
+        text = f"{key}: {self.message}" if key else self.message
         if self.hint:
             text += f"; {self.hint}"
         if self.origin:
             text += f" [{self.origin}]"
         return text
-
-
-def _shorten(value: object, limit: int = 120) -> str:
-    # As YAML would have it: null, true, [1, 2]; a text in quotes, so that its spaces are seen.
-    text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class ProblemsError(RunnerError):
@@ -71,7 +78,7 @@ class ProblemsError(RunnerError):
             super().__init__(f"{len(self.problems)} mistakes{lines}")
 
     def __reduce__(self) -> tuple[type[ProblemsError], tuple[tuple[Problem, ...]]]:
-        """Pickled by its problems: errors cross processes."""
+        """Pickle as the list of problems; errors are sent between processes."""
         return type(self), (self.problems,)
 
 
@@ -103,6 +110,10 @@ class DeviceError(RunnerError):
     """This machine can't do what the config asks for."""
 
 
+class DownloadError(RunnerError):
+    """A download failed, or is larger than allowed."""
+
+
 class OutputError(RunnerError):
     """A folder or file can't be written."""
 
@@ -112,7 +123,7 @@ class CheckpointError(RunnerError):
 
 
 class MissingPackageError(RunnerError):
-    """A Python package is not installed that only this needs."""
+    """An optional Python package that this command or option needs is not installed."""
 
 
 class LaunchError(RunnerError):
@@ -126,13 +137,13 @@ class NonFiniteLossError(RunnerError):
 
 
 class ExportError(RunnerError):
-    """A model can't be exported, or what was exported does not agree with it."""
+    """A model can't be exported, or the exported file computes other outputs than PyTorch."""
 
     exit_code = EXIT_FAILURE
 
 
 class StoppedOnRequest(RunnerError):
-    """The run was asked to stop and has saved everything."""
+    """The run was stopped by a signal and has saved everything."""
 
     exit_code = EXIT_STOPPED
 
@@ -144,7 +155,7 @@ class RankFailedError(RunnerError):
 
 
 class RankLostError(RunnerError):
-    """Another process of the run died or can't be reached any more."""
+    """Another process of the run died or can't be reached."""
 
     exit_code = EXIT_FAILURE
 
@@ -156,19 +167,19 @@ class StalledError(RunnerError):
 
 
 class GraceExceededError(RunnerError):
-    """A run that was asked to stop had not saved everything when trainer.grace_seconds were over."""
+    """A run that was stopped by a signal had not saved everything after trainer.grace_seconds."""
 
     exit_code = EXIT_FAILURE
 
 
 class TrialsFailedError(RunnerError):
-    """Trials of a sweep failed; the others are done."""
+    """Some trials of a sweep failed."""
 
     exit_code = EXIT_FAILURE
 
 
-def named(name: str, message: str) -> RunnerError | None:
-    """An error of this stable name, as another process met it; None where no named error has it."""
+def error_named(name: str, message: str) -> RunnerError | None:
+    """The error class of this name with this message, such as another process has reported; None: no such name."""
     kinds = [RunnerError]
     for kind in kinds:
         kinds += kind.__subclasses__()
@@ -176,3 +187,22 @@ def named(name: str, message: str) -> RunnerError | None:
             is_list = issubclass(kind, ProblemsError)
             return kind([Problem(key="", message=message)]) if is_list else kind(message)
     return None
+
+
+def how_to_install(extra: Extra) -> str:
+    """The command that installs what a part needs, such as `pip install "optuna>=5,<6"`.
+
+    It names the libraries and not `runner[sweep]`: on the package index, `runner` is somebody else's project.
+    """
+    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - only for those who lack something
+
+    try:
+        declared = requires("runner") or []
+    except PackageNotFoundError:  # a copy of the source that was never installed
+        declared = []
+    found = [match for match in map(_REQUIREMENT.fullmatch, declared) if match is not None and match["extra"] == extra]
+    if not found:
+        return f"pip install '.[{extra}]' in the runner's source"
+    # `>=5,<6` reads better than the order in which packages keep it.
+    libraries = (f'"{match["name"]}{",".join(sorted(match["range"].split(","), reverse=True))}"' for match in found)
+    return f"pip install {' '.join(libraries)}"

@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a power cut, never meets a half-written one."""
+"""Atomic and durable writing of files and folders, file locks, checksums."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from runner.base.errors import OutputError
+from runner.base.reasons import reason_of
 
-_CHUNK_BYTES = 1 << 20
 # From fcntl.h and linux/fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _SECONDS_BETWEEN_TRIES = 0.05
@@ -27,25 +27,22 @@ _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 
 @contextmanager
 def named_write_errors(path: Path) -> Iterator[None]:
-    """Turn a failure of the file system while `path` is written into an :class:`OutputError` that names it."""
+    """Raise an OSError within the block, in which `path` is written, as an :class:`OutputError` that names `path`."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{path} can't be written: {reason}; free space or choose another folder") from error
+        raise OutputError(
+            f"{path} can't be written: {reason_of(error)}; free space or choose another folder"
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable; without this a rename can be lost in a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """fsync a folder: without this a rename in it can be lost in a power cut."""
+    sync_file(folder)
 
 
 def sync_file(path: Path) -> None:
-    """Make the content of a file durable."""
+    """fsync a file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -59,16 +56,16 @@ def temporary_beside(path: Path) -> Path:
 
 
 def lock_file(file: IO[bytes], operation: int, path: Path) -> None:
-    """Take a lock that the end of this process gives back.
+    """Take a flock(2) lock, which is released when the file is closed or this process ends.
 
     Args:
-        file: that bears it, open for as long as it is held.
-        operation: fcntl.LOCK_EX, LOCK_SH, with LOCK_NB not to wait.
-        path: what is locked, for messages.
+        file: the open lock file.
+        operation: fcntl.LOCK_EX or LOCK_SH; with LOCK_NB it does not wait.
+        path: of the file, for messages.
 
     Raises:
-        BlockingIOError: another process holds it, and it is not to be waited for.
-        OutputError: the file system knows no locks.
+        BlockingIOError: another process holds the lock (with LOCK_NB).
+        OutputError: the file system has no locks.
     """
     try:
         fcntl.flock(file, operation)
@@ -86,15 +83,15 @@ def lock_file(file: IO[bytes], operation: int, path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold a lock file, made if need be, for as long as the block runs and this process lives.
+    """Hold an exclusive lock on a lock file, which is created if missing, within the block.
 
     Args:
         path: the lock file.
         wait_seconds: how long to wait for another process that holds it; may be infinite.
 
     Raises:
-        BlockingIOError: another process holds it for longer.
-        OutputError: it can't be written, or the file system knows no locks.
+        BlockingIOError: another process still holds it after that time.
+        OutputError: the file can't be created, or the file system has no locks.
     """
     with named_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +112,7 @@ def locked(path: Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file as a whole: temporary name, fsync, rename.
 
-    What UTF-8 can't say, such as a byte in a file name that is no UTF-8, is written as its escape.
+    Lone surrogates (bytes of file names that are not UTF-8) are written as escapes.
 
     Raises:
         OutputError: when the folder is missing or read-only, or the disk is full; the old file is intact then.
@@ -131,14 +128,14 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 class ReservedFile:
-    """Room on the disk to replace a file as a whole once more, when the disk is full by then."""
+    """Disk space reserved for replacing a file once, even if the disk is full by then."""
 
     def __init__(self, path: Path, num_bytes: int) -> None:
-        """Take the room.
+        """Reserve the space.
 
         Args:
-            path: the file that is to be replaced.
-            num_bytes: its size then, at most; what is beyond finds room only where the disk has some.
+            path: the file that will be replaced.
+            num_bytes: bytes to reserve; larger content needs free space for the rest.
 
         Raises:
             OutputError: the disk is full already, or the folder can't be written.
@@ -152,8 +149,8 @@ class ReservedFile:
                 self._temporary.unlink(missing_ok=True)
                 raise
 
-    def become(self, content: bytes) -> None:
-        """Replace the file; the room is used up.
+    def replace_file(self, content: bytes) -> None:
+        """Replace the file, which uses the reservation up.
 
         Raises:
             OutputError: when that fails; the old file is intact then.
@@ -175,24 +172,24 @@ def _write_durably(path: Path, mode: Literal["xb", "r+b"], content: bytes) -> No
 
 
 def check_new_file(path: Path) -> None:
-    """Refuse early what can't be written as a new file; leaves nothing behind.
+    """Check that a new file can be created here; leaves nothing behind.
 
     Raises:
         OutputError: when it exists already, or its folder is missing or read-only.
     """
     if os.path.lexists(path):
-        raise _taken(path)
+        raise _exists(path)
     with named_write_errors(path):
         probe = temporary_beside(path)
         probe.touch(exist_ok=False)
         probe.unlink()
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Write a file as a whole where there is none yet.
+def write_new(path: Path, content: bytes, *, is_executable: bool = False) -> None:
+    """Write a new file atomically.
 
     Raises:
-        OutputError: something of this name is there, the folder is read-only, or the disk is full.
+        OutputError: the path exists, the folder is read-only, or the disk is full.
     """
     temporary = temporary_beside(path)
     with named_write_errors(path):
@@ -200,64 +197,58 @@ def write_new(path: Path, content: bytes) -> None:
         try:
             with temporary.open("xb") as file:
                 file.write(content)
+            if is_executable:  # for those who may read it
+                mode = temporary.stat().st_mode
+                temporary.chmod(mode | (mode & 0o444) >> 2)
             publish(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Give a complete file or folder its name, durably; never over something else that has come there meanwhile.
+    """Rename a complete temporary file or folder to a new name, durably; an existing file is never replaced.
 
-    The files of a folder have been made durable before. An empty folder of that name is replaced.
+    The files in a folder have been fsynced by the caller. An empty folder at `path` is replaced.
 
     Raises:
-        OutputError: when the name is taken by now, or can't be given.
+        OutputError: when `path` exists, or the rename fails.
     """
     with named_write_errors(path):
         if temporary.is_dir():
-            _rename_folder(temporary, path)
+            try:
+                temporary.rename(path)  # fails over a folder that is not empty
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+                raise _exists(path) from error
         else:
             sync_file(temporary)
-            _link_file(temporary, path)
+            try:
+                path.hardlink_to(temporary)  # unlike a rename, fails over an existing file
+            except FileExistsError as error:
+                raise _exists(path) from error
+            except OSError:
+                # Some file systems have no links.
+                if os.path.lexists(path):
+                    raise _exists(path) from None
+                temporary.rename(path)
+            temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
 
 
-def _rename_folder(temporary: Path, path: Path) -> None:
-    try:
-        temporary.rename(path)  # fails where a folder is that is not empty
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        raise _taken(path) from error
-
-
-def _link_file(temporary: Path, path: Path) -> None:
-    try:
-        # Unlike a rename it fails where something is.
-        path.hardlink_to(temporary)
-    except FileExistsError as error:
-        raise _taken(path) from error
-    except OSError:
-        # Some file systems have no links.
-        if os.path.lexists(path):
-            raise _taken(path) from None
-        temporary.rename(path)
-    temporary.unlink(missing_ok=True)
-
-
 def replace(temporary: Path, path: Path) -> None:
-    """Give a complete and durable file or folder its name in one step; what had the name until then is gone afterwards.
+    """Rename a complete, fsynced file or folder over `path` in one step, and delete what was there.
 
-    A folder can't be renamed over another one, so the two exchange their names, which Linux can do in one step. Where
-    the system or the file system can't, the old folder has a hidden name beside it for a moment: a process that is
-    killed in this moment leaves it there.
+    A folder can't be renamed over another one, so the two names are exchanged, which Linux does atomically. Where the
+    system or the file system can't, the old folder is renamed to a hidden name first; a process that is killed at this
+    moment leaves it under that name.
 
     Raises:
-        OSError: when the name can't be given; what has it keeps it.
+        OSError: when the rename fails; `path` is unchanged then.
     """
     if not temporary.is_dir() or not path.is_dir():
         temporary.replace(path)
-    elif not _exchanged(temporary, path):
+    elif not _exchange(temporary, path):
         aside = temporary_beside(path)
         path.rename(aside)
         temporary.rename(path)
@@ -267,8 +258,8 @@ def replace(temporary: Path, path: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Whether two names could be exchanged in one step; see renameat2(2)."""
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two names atomically, see renameat2(2); False where the system can't."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -280,22 +271,22 @@ def _exchanged(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(other))
 
 
-def _taken(path: Path) -> OutputError:
+def _exists(path: Path) -> OutputError:
     return OutputError(f"{path}: already exists and is never overwritten; remove it, or choose another")
 
 
 def as_json(value: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
-    """JSON, indented for people; not-a-number is refused, since JSON has none."""
+    """Indented JSON; raises ValueError for NaN and infinity, which JSON does not have."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
-    """Replace a JSON file as a whole; see :func:`as_json`."""
+    """Replace a JSON file atomically; see :func:`as_json`."""
     write_atomic(path, as_json(value))
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line to a log of lines and make it durable.
+    """Append one line and fsync.
 
     Raises:
         OutputError: when it can't be written.
@@ -308,8 +299,5 @@ def append_line(path: Path, line: str) -> None:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

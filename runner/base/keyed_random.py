@@ -1,7 +1,7 @@
-"""Randomness as a pure function of what it is for: no hidden state to save, restore or share between processes.
+"""Random numbers as pure functions of a key: no generator state to save, restore or share between processes.
 
-Whoever needs random numbers names their purpose and their place, such as `key(seed, "augment", epoch, sample)`, and
-seeds a generator with it. So any batch can be made again, by any process, in any order.
+A caller makes a key of purpose and place, such as `key(seed, "augment", epoch, sample)`, and seeds a generator with it.
+So any process can make any batch again, in any order.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 
 def key(*parts: int | str) -> int:
-    """A 64-bit number that depends on every part, on its type and on its place.
+    """A 64-bit number that depends on the value, type and position of every part.
 
     BLAKE2b (RFC 7693, digest of 8 bytes) of the parts, each packed as a tag (`i` or `s`), the length in bytes
-    (32 bits, big-endian) and the bytes (two's complement, or UTF-8), so that no two lists of parts read the same.
+    (32 bits, big-endian) and the bytes (two's complement, or UTF-8), so that different lists pack differently.
 
     Returns:
         A whole number in [0, 2^64).
@@ -27,7 +27,7 @@ def key(*parts: int | str) -> int:
 
 
 def permutation(num_items: int, *parts: int | str) -> npt.NDArray[np.int64]:
-    """A random order of 0 … num_items − 1 that depends on the parts alone.
+    """A random permutation of 0 … num_items − 1, a function of the parts.
 
     Sorts the numbers by random keys. The keys are raw output of Philox (Salmon et al. 2011), whose stream NumPy
     guarantees for all versions, which it does not for `Generator.permutation` (NEP 19); and as each key ends in the
@@ -50,13 +50,13 @@ def permutation(num_items: int, *parts: int | str) -> npt.NDArray[np.int64]:
 
 
 def random_words(num_words: int, *parts: int | str) -> npt.NDArray[np.uint64]:
-    """Evenly distributed 64-bit words that depend on the parts alone; shape (num_words,)."""
+    """Uniform 64-bit words, a function of the parts; shape (num_words,)."""
     words: npt.NDArray[np.uint64] = np.random.Philox(key=key(*parts)).random_raw(num_words)
     return words
 
 
-def words_of(numbers: npt.NDArray[np.int64], *parts: int | str) -> npt.NDArray[np.uint64]:
-    """A 64-bit word for each number, which depends on it and on the parts alone, wherever the number stands.
+def random_words_for(numbers: npt.NDArray[np.int64], *parts: int | str) -> npt.NDArray[np.uint64]:
+    """A 64-bit word for each number, a function of the number and the parts, not of its position.
 
     Two rounds of SplitMix64's finaliser (Steele et al. 2014) of the number, keyed in between; shape of `numbers`.
     """
@@ -64,10 +64,10 @@ def words_of(numbers: npt.NDArray[np.int64], *parts: int | str) -> npt.NDArray[n
 
 
 def digest_of_samples(first_position: int, ids: npt.NDArray[np.int64]) -> int:
-    """A number that tells which images stood at which positions, in whatever pieces it is added up.
+    """A digest of which images are at which positions; digests of consecutive pieces add up to that of the whole.
 
-    The sum, modulo 2^64, of a hash of each (position, id): the digests of the parts of an order add up to that of the
-    whole. Each pair is hashed by two rounds of SplitMix64's finaliser (Steele et al. 2014).
+    The sum, modulo 2^64, of a hash of each (position, id), by two rounds of SplitMix64's finaliser (Steele et al.
+    2014).
 
     Args:
         first_position: position of the first image; the others follow one by one.

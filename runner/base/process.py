@@ -1,4 +1,4 @@
-"""How a process treats its memory while it works, and how it ends."""
+"""Memory allocator, garbage collector and exit of a process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import ctypes
 import gc
 import os
 import select
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.util import Finalize
+from types import FrameType
 from typing import NoReturn
 
 # From malloc.h; see mallopt(3).
@@ -20,28 +23,27 @@ _M_MMAP_THRESHOLD = -3
 _NEVER = -1
 # The largest that glibc takes; larger blocks go back to the system as soon as they are freed, as before.
 _LARGEST_KEPT_BYTES = 32 << 20
-# What glibc's own adjusting arrives at once a block of that size has been freed.
+# The value to which glibc adjusts itself once a block of that size has been freed.
 _OWN_TRIM_BYTES = 2 * _LARGEST_KEPT_BYTES
 
-
-NOBODY_READS = 141  # 128 + SIGPIPE, which not every system has
-"""The exit code of a process that was ended because nobody read what it printed."""
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, which not every system has
+"""Exit code of a process whose stdout was closed by its reader, such as `head`."""
 _STDOUT = 1
-# Through these, profilers of GPUs and of memory get into a process; they may write their files at its end.
+_AFTER_ALL_OTHERS = -1000
+# GPU and memory profilers enter a process through these; they may write their files when it exits.
 _OBSERVERS = ("CUDA_INJECTION64_PATH", "LD_PRELOAD")
 
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Keep freed memory in this process for a while instead of handing it back to the system.
+    """Within the block, let glibc keep freed memory instead of returning it to the system.
 
-    A step asks for the memory of its activations and frees all of it, in hundreds of blocks. glibc hands the larger
-    part of that back, and the system zeroes it page by page in the next step: with ResNet-18 at 64 px and batches of
-    32 on two cores that was 6,900 pages and a ninth of a step (`benchmarks/allocator.py`). What is kept is about
-    what was once in use, as with the caching allocator of a GPU. Afterwards all of it goes back. Processes that are
-    forked meanwhile, as those that load images, do the same.
+    A training step allocates its activations in hundreds of blocks and frees all of them. glibc returns most of that,
+    and the system zeroes the pages again in the next step: with ResNet-18 at 64 px and batches of 32 on two cores that
+    was 6,900 pages and a ninth of a step (`benchmarks/allocator.py`). The memory that is kept is about the peak use, as
+    with the caching allocator of a GPU; it is returned after the block. Forked processes, such as loaders, inherit it.
 
-    Does nothing where there is another C library than glibc, or where the environment has settings for its allocator.
+    Does nothing with another C library, or where the environment configures its allocator.
     """
     library = _glibc()
     if library is None or _is_set_by_user():
@@ -62,17 +64,15 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def _is_set_by_user() -> bool:
-    return any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(
-        "GLIBC_TUNABLES", ""
-    )
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return "glibc.malloc" in tunables or any(name.startswith("MALLOC_") for name in os.environ)
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
-    """Collect no garbage for a while: for imports and the like, which make many objects and drop next to none.
+def gc_paused() -> Iterator[None]:
+    """Disable the garbage collector within the block: for imports, which create many objects and drop few.
 
-    Each search walks over what was made so far, which was a fifth of the time that `import torch` took. What was
-    dropped meanwhile is found by the first search afterwards.
+    Collections took a fifth of the time of `import torch`.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -84,12 +84,11 @@ def collection_paused() -> Iterator[None]:
 
 
 @contextmanager
-def heap_set_aside() -> Iterator[None]:
-    """Let searches pass over all that is there by now: modules and the like, which stay.
+def gc_frozen() -> Iterator[None]:
+    """Within the block, exclude all objects that exist now (modules and the like) from garbage collection.
 
-    With torch imported a full search takes a quarter of a second, and drawing a picture sets one off. Processes that
-    are forked meanwhile go on sharing that memory, which a search would write to. To be used where there is no garbage
-    yet: what there is can't be found before the end.
+    With torch imported a full collection takes a quarter of a second, and drawing a picture triggers one. It would also
+    write to memory that forked processes share. Garbage that exists at the start is not freed before the end.
     """
     gc.freeze()
     try:
@@ -98,47 +97,67 @@ def heap_set_aside() -> Iterator[None]:
         gc.unfreeze()
 
 
-def collection_over() -> None:
-    """Search for garbage no more: for a process that has done its work, and whose memory the system takes back.
+def die_of_sigterm() -> None:
+    """Let SIGTERM end this process from now on, also where it is process 1, as the command of a container is.
 
-    Python would search all of it several times on its way out, which with torch imported takes a second. As with
-    :func:`runner.base.process.leave`, what only such a search would find is not finalized, modules and what they hold
-    included; what was registered with `atexit` is still called.
+    The kernel delivers to process 1 only the signals that it handles: a container that is stopped while it still
+    imports would not notice, and be killed in the end.
     """
-    gc.disable()
-    gc.freeze()
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, _die)
 
 
-def leave(exit_code: int) -> NoReturn:
-    """End this process as Python would, but free no objects one by one: with torch imported that takes over a second.
+def _die(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)  # ends the processes that were forked from the first one, which inherit this
+    os._exit(128 + number)
 
-    Threads are waited for, what was registered with `atexit` is called, and what was printed is written, in Python's
-    own order. Where somebody watches this process (a debugger, a profiler, an interactive session), Python ends it.
+
+def exit_without_cleanup(exit_code: int) -> NoReturn:
+    """Exit without freeing objects one by one, which with torch imported takes over a second.
+
+    As at a normal exit, threads are joined, `atexit` functions are called and the streams are flushed. With a debugger,
+    a profiler or an interactive session it is a normal exit.
 
     Args:
-        exit_code: of the process; 141 instead of 0 where nobody could read the end of what was printed.
+        exit_code: of the process; 141 instead of 0 where the reader of stdout has closed it.
     """
-    if is_watched():
+    if has_observer():
         sys.exit(exit_code)
     try:
-        # Names without a promise, but the interpreter itself calls both of them by these.
+        # Private functions, but the interpreter itself calls both of them by these names.
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-    except BaseException:  # a second Ctrl-C, say: told, but the work is done
+    except BaseException:  # such as a second Ctrl-C: the work is done
         traceback.print_exc()
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
     except BrokenPipeError:
-        exit_code = exit_code or NOBODY_READS
-    except OSError:  # the disk is full, say; Python has its own words for it
+        exit_code = exit_code or EXIT_BROKEN_PIPE
+    except OSError:  # such as a full disk, which Python reports itself
         sys.exit(exit_code)
     os._exit(exit_code)
 
 
-def has_lost_its_reader() -> bool:
-    """Whether whoever read what this process prints has gone, as `head` does when it has its lines."""
+def exit_without_cleanup_after_success() -> None:
+    """Let this process of `multiprocessing` call :func:`exit_without_cleanup` once its target has returned.
+
+    A normal exit would free all objects of torch and triton one by one, and triton's bindings print 60 lines about
+    those that it can't free. After an exception of the target the process exits normally, with exit code 1.
+    """
+    # multiprocessing runs finalizers after the target, while the target's exception, if any, is being handled.
+    Finalize(None, _exit_unless_raised, exitpriority=_AFTER_ALL_OTHERS)
+
+
+def _exit_unless_raised() -> None:
+    if sys.exc_info()[0] is None:
+        exit_without_cleanup(0)
+
+
+def is_stdout_closed() -> bool:
+    """Whether the reader of this process's stdout has closed it, as `head` does."""
     if not hasattr(select, "poll"):  # Windows
         return False
     output = select.poll()
@@ -146,8 +165,8 @@ def has_lost_its_reader() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
 
 
-def is_watched() -> bool:
-    """Whether a debugger, a profiler or an interactive session looks at this process."""
+def has_observer() -> bool:
+    """Whether a debugger, a profiler or an interactive session is attached to this process."""
     monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
     has_tools = monitoring is not None and any(monitoring.get_tool(number) for number in range(6))
     is_observed_from_outside = any(name in os.environ for name in _OBSERVERS)

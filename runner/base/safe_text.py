@@ -1,4 +1,4 @@
-"""Text that can be passed on: addresses without their passwords, tables whose cells no spreadsheet carries out."""
+"""Text that is safe to pass on: URLs without credentials, CSV cells that no spreadsheet takes for formulas."""
 
 from __future__ import annotations
 
@@ -9,44 +9,50 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MASK = "***"
-# RFC 3986, 3.2.1: what stands before the @ of an authority; the password is all of it after the first colon.
-# Read from the :// on: a pattern that begins with any length of a scheme takes quadratic time over a long word.
+# RFC 3986, 3.2.1: the user information before the @ of an authority. The match begins at ://, since a pattern that
+# begins with a scheme of any length takes quadratic time over a long word.
 _USERINFO = re.compile(r"(?<=[A-Za-z0-9+.-])://[^\s/?#'\"@]+@")
-
-
-# What makes a spreadsheet take a cell for a formula (OWASP, "CSV Injection").
+# What precedes the query or fragment in a text that is an address as a whole.
+_BEFORE_QUERY = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]{0,40}://[^?#]*(?=[?#])")
+# With these a spreadsheet takes a cell for a formula (OWASP, "CSV Injection").
 _FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def masked(text: str) -> str:
-    """A text without the user information of the addresses in it."""
+def without_query(text: str) -> str:
+    """A text that is an address with its query and fragment, which may be a signature or token, replaced by ***."""
+    address = _BEFORE_QUERY.match(text)
+    return f"{address[0]}?{MASK}" if address else text
+
+
+def mask_credentials(text: str) -> str:
+    """A text with the user information of the URLs in it replaced by ***."""
     return _USERINFO.sub(f"://{MASK}@", text)
 
 
-def masked_values(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """The same of all texts in nested plain values."""
+def mask_credentials_in(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """Nested plain values with :func:`mask_credentials` applied to all texts."""
     if isinstance(value, str):
-        return masked(value)
+        return mask_credentials(value)
     if isinstance(value, Mapping):
-        return {key: masked_values(child) for key, child in value.items()}
+        return {key: mask_credentials_in(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [masked_values(child) for child in value]
+        return [mask_credentials_in(child) for child in value]
     return value
 
 
-def neutral(text: str) -> str:
-    """A text as a cell: one that begins with = + - @, tab or a line break gets an apostrophe in front."""
+def escape_formula(text: str) -> str:
+    """Put an apostrophe before a text that begins with = + - @, a tab or a line break."""
     return f"'{text}" if text.startswith(_FORMULA_BEGINNINGS) else text
 
 
 def csv_lines(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as CSV (RFC 4180, but with line feeds); texts are neutralised, numbers stay, None is an empty cell."""
+    """Rows as CSV (RFC 4180, but with line feeds), with :func:`escape_formula` for texts; None is an empty cell."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerows([neutral(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    writer.writerows([escape_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return buffer.getvalue()
 
 
 def nine_digits(value: float) -> float:
-    """A float32 value as short as can be: nine digits tell each from its neighbours."""
+    """Round a float32 value to nine significant digits, which identify it."""
     return float(f"{value:.9g}")

@@ -1,37 +1,41 @@
-"""Stop on request: signals set a flag only; the trainer looks at it at step boundaries."""
+"""Stop on request: signals set a flag, which callers poll; and a time limit for calls that may hang."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from runner.base.errors import StoppedOnRequest
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name))
 _MAX_BYTES = 4096
+_TICK_SECONDS = 0.1
+Value = TypeVar("Value")
 
 
 class StopRequest:
-    """While entered, SIGTERM, SIGINT and SIGUSR1 ask for a stop; a second SIGINT ends the process at once."""
+    """Within the block, SIGTERM, SIGINT and SIGUSR1 request a stop; a second SIGINT raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.received: str | None = None
         self._previous: dict[signal.Signals, Any] = {}
-        self._bell: _Bell | None = None
+        self._pipe: _SignalPipe | None = None
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a stop was asked for; known on other threads even while C code keeps the main one busy."""
-        return self.received is not None or (self._bell is not None and self._bell.has_rung())
+        """Whether a stop was requested; other threads see it even while C code keeps the main thread busy."""
+        return self.received is not None or (self._pipe is not None and self._pipe.has_stop_signal())
 
     def __enter__(self) -> StopRequest:
-        # Python only lets the main thread install handlers; called from elsewhere, the caller keeps its own.
+        # Python lets only the main thread install handlers; on another thread the handlers stay as they are.
         if threading.current_thread() is threading.main_thread():
-            self._bell = _Bell()
+            self._pipe = _SignalPipe()
             self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
         return self
 
@@ -40,29 +44,20 @@ class StopRequest:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self._bell is not None:
-            self._bell.close()
+        if self._pipe is not None:
+            self._pipe.close()
 
-    def refuse_to_begin(self) -> None:
-        """Heed a request that came before there was anything to save.
-
-        Raises:
-            StoppedOnRequest: when there was one.
-        """
-        if self.received is not None:
-            raise StoppedOnRequest(f"stopped on {self.received} before training began; there was nothing to save")
-
-    def refuse_to_go_on(self, left: str) -> None:
-        """Heed a request in the middle of what leaves nothing half done.
+    def raise_if_received(self, state: str = "training had not begun, so there was nothing to save") -> None:
+        """Poll for a stop request.
 
         Args:
-            left: what has been left behind, such as "nothing was written".
+            state: for the message: what is on disk, such as "nothing was written".
 
         Raises:
-            StoppedOnRequest: when there was one.
+            StoppedOnRequest: a stop was requested.
         """
         if self.received is not None:
-            raise StoppedOnRequest(f"stopped on {self.received}; {left}")
+            raise StoppedOnRequest(f"stopped on {self.received}; {state}")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
@@ -70,31 +65,65 @@ class StopRequest:
         self.received = signal.Signals(number).name
 
 
-class _Bell:
-    """A pipe into which the interpreter writes each signal as it comes; handlers have to wait for the main thread."""
+class _SignalPipe:
+    """A pipe to which the interpreter writes each signal at once (set_wakeup_fd); handlers wait for the main thread."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         for end in (self._reader, self._writer):
             os.set_blocking(end, False)
         self._previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._has_rung = self._is_closed = False
-        # A signal to a forked loader process is none to this one.
-        os.register_at_fork(after_in_child=self._leave)
+        self._has_stop_signal = self._is_closed = False
+        # A forked loader process must not write its signals to this pipe.
+        os.register_at_fork(after_in_child=self._detach)
 
-    def has_rung(self) -> bool:
-        """Whether a signal that asks for a stop has come."""
-        with suppress(BlockingIOError):  # none has come since
-            self._has_rung = self._has_rung or bool(set(os.read(self._reader, _MAX_BYTES)) & set(_SIGNALS))
-        return self._has_rung
+    def has_stop_signal(self) -> bool:
+        """Whether SIGTERM, SIGINT or SIGUSR1 has arrived."""
+        with suppress(BlockingIOError):  # the pipe is empty
+            found = bool(set(os.read(self._reader, _MAX_BYTES)) & set(_SIGNALS))
+            self._has_stop_signal = self._has_stop_signal or found
+        return self._has_stop_signal
 
     def close(self) -> None:
-        """Put back what was there before."""
+        """Restore the wakeup descriptor that was set before."""
         signal.set_wakeup_fd(self._previous)
         self._is_closed = True
         os.close(self._reader)
         os.close(self._writer)
 
-    def _leave(self) -> None:
+    def _detach(self) -> None:
         if not self._is_closed:
             signal.set_wakeup_fd(-1)
+
+
+def run_with_timeout(seconds: float, work: Callable[[], Value]) -> Value:
+    """Call a function that may hang, on a daemon thread, which is abandoned after the time limit.
+
+    Args:
+        seconds: time limit.
+        work: the function.
+
+    Raises:
+        TimeoutError: it has not returned.
+        Exception: whatever the function raises.
+    """
+    values: list[Value] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            values.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, name="run_with_timeout", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < deadline:
+        # In short waits, so that signal handlers of this thread run in between.
+        thread.join(_TICK_SECONDS)
+    if errors:
+        raise errors[0]
+    if not values:
+        raise TimeoutError(f"no answer within {seconds:g} seconds")
+    return values[0]

@@ -1,1 +1,1 @@
-"""The shell's door: command, flags, help; one module per command in commands/."""
+"""The command line: commands, flags, help; one module per command in commands/."""

@@ -1,55 +1,59 @@
-"""Reads what a command takes: its own keys from conf/<command>.yaml; the rest is for the config of an experiment."""
+"""Reads the arguments of a command: its own keys, with defaults in conf/<command>.yaml, and the other overrides."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import yaml
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString, Transformer
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from runner.base.errors import ConfigError, Problem, UsageError
+from runner.base.console import show_error
+from runner.base.errors import ConfigError, Problem, RunnerError, StoppedOnRequest, UsageError
 from runner.config import CONF_DIR
 from runner.config.arguments import MULTIRUN, check_sizes
-from runner.config.overrides import as_typed, parsed_override
-from runner.config.refusal import COMMAND_LINE, stumbled, translate
-from runner.config.schema.base import Section
+from runner.config.hydra_errors import COMMAND_LINE, to_problem, unforeseen_problem
+from runner.config.overrides import PATH_KEYS, parsed_override, quote_path
+from runner.config.schema.base import ConfigSection
 from runner.config.schema.calls import TAKES_EXPERIMENT
-from runner.config.schema.judge import MISSING, explain
+from runner.config.schema.validation import MISSING, to_problems
 
-Call = TypeVar("Call", bound=Section)
+Call = TypeVar("Call", bound=ConfigSection)
+_MAX_CALLS = 100_000
 
 
 def read_call(command: str, rules: type[Call], argv: Sequence[str]) -> tuple[Call, list[str]]:
-    """Split what was typed into the command's own values and overrides of a config.
+    """Split arguments into the values of the command's own keys and overrides of a config.
 
     Returns:
-        The checked values of the command, and the overrides as typed. Of a command that composes an experiment, flags
-        of Hydra's are among them.
+        The checked values of the command, and the overrides as typed. For a command that composes an experiment,
+        Hydra's flags are among them.
 
     Raises:
-        UsageError: a flag that this command does not take.
-        ConfigError: a value of the command's own that is missing or wrong.
+        UsageError: a flag that this command does not accept.
+        ConfigError: a value of the command's own is missing or wrong.
     """
     _check_words(command, rules, argv)
-    own, rest = _shared_out(rules, argv)
+    own, rest = split_own_keys(rules, argv)
     return _checked(rules, _with_typed(_defaults(command), own)), rest
 
 
 def read_own(command: str, rules: type[Call], argv: Sequence[str]) -> Call:
-    """The values of a command that takes its own keys and nothing else.
+    """The values of a command that accepts only its own keys.
 
     Raises:
-        UsageError: a flag that this command does not take.
-        ConfigError: a key that the command does not have, a value that is missing or wrong.
+        UsageError: a flag that this command does not accept.
+        ConfigError: an unknown key, or a value that is missing or wrong.
     """
     _check_words(command, rules, argv)
-    own, others = _shared_out(rules, argv)
+    own, others = split_own_keys(rules, argv)
     problems = [_unknown_key(command, rules, argument) for argument in others]
     try:
         call = _checked(rules, _with_typed(_defaults(command), own))
@@ -60,7 +64,7 @@ def read_own(command: str, rules: type[Call], argv: Sequence[str]) -> Call:
     return call
 
 
-def _check_words(command: str, rules: type[Section], argv: Sequence[str]) -> None:
+def _check_words(command: str, rules: type[ConfigSection], argv: Sequence[str]) -> None:
     check_sizes(argv)
     flags = [argument for argument in argv if argument.startswith("-")]
     if command in TAKES_EXPERIMENT:
@@ -75,15 +79,17 @@ def _check_words(command: str, rules: type[Section], argv: Sequence[str]) -> Non
         raise UsageError(f"{bare[0]!r} is no KEY=VALUE; did you mean {first_key}={bare[0]}?")
 
 
-def _shared_out(rules: type[Section], argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments that set keys of the command's own, and the others."""
+def split_own_keys(rules: type[ConfigSection], argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments for the command's own keys, and the others."""
     own_keys = set(rules.model_fields)
     own = [argument for argument in argv if argument.lstrip("+~").partition("=")[0].partition(".")[0] in own_keys]
     return own, [argument for argument in argv if argument not in own]
 
 
-def _unknown_key(command: str, rules: type[Section], argument: str) -> Problem:
+def _unknown_key(command: str, rules: type[ConfigSection], argument: str) -> Problem:
     key, _, value = argument.lstrip("+~").partition("=")
+    if not key:
+        return Problem(key="", message=f"{argument!r}: a key is missing before `=`", origin=COMMAND_LINE)
     close = difflib.get_close_matches(key, rules.model_fields, n=1)
     hint = f"did you mean {close[0]}?" if close else f"{command} takes {', '.join(rules.model_fields)}"
     return Problem(key=key, value=value, has_value=True, message="no such key", hint=hint, origin=COMMAND_LINE)
@@ -98,12 +104,12 @@ def _defaults(command: str) -> dict[str, Any]:
 def _with_typed(values: dict[str, Any], typed: Sequence[str]) -> dict[str, Any]:
     node = OmegaConf.create(values)
     for item in typed:
-        override = parsed_override(as_typed(item.lstrip("+")))
+        override = parsed_override(quote_path(item.lstrip("+")))
         value = _single_value(override)
         try:
             OmegaConf.update(node, override.key_or_group, value, force_add=True)
         except Exception as error:
-            raise ConfigError([translate(error, typed) or stumbled(error)]) from error
+            raise ConfigError([to_problem(error, typed) or unforeseen_problem(error)]) from error
     plain = OmegaConf.to_container(node)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
@@ -117,7 +123,7 @@ def _single_value(override: Override) -> Any:  # noqa: ANN401 - whatever YAML ca
         key=key,
         value=override.get_value_string(),
         has_value=True,
-        message="several values are a sweep, which this command does not take",
+        message="several values are a sweep, which this command does not do",
         hint=f"a text with a comma in it is written '{key}=\"…\"'",
         origin=COMMAND_LINE,
     )
@@ -131,5 +137,58 @@ def _checked(rules: type[Call], values: dict[str, Any]) -> Call:
     try:
         return rules.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        problems = explain(error, values, rules)
+        problems = to_problems(error, values, rules)
         raise ConfigError([dataclasses.replace(problem, origin=COMMAND_LINE) for problem in problems]) from None
+
+
+def expand_multirun(argv: Sequence[str]) -> list[list[str]]:
+    """The arguments of each call of a command with -m; without -m there is one call.
+
+    As in Hydra, `-m run=a,b split=val,test` is four calls; the last key varies fastest.
+
+    Raises:
+        ConfigError: an override can't be parsed, or there are too many calls.
+    """
+    rest = [argument for argument in argv if argument not in MULTIRUN]
+    if len(rest) == len(argv):
+        return [rest]
+    choices = [_choices(argument) for argument in rest]
+    if (num_calls := math.prod(map(len, choices))) > _MAX_CALLS:
+        message = f"-m describes {num_calls:,} calls; {_MAX_CALLS:,} are allowed"
+        raise ConfigError([Problem(key="", message=message, origin=COMMAND_LINE)])
+    return [list(choice) for choice in itertools.product(*choices)]
+
+
+def call_each(argv: Sequence[str], function: Callable[[list[str]], None]) -> None:
+    """Call a function with the arguments of each call that -m describes; after an error the other calls still run.
+
+    Raises:
+        RunnerError: the first error. A stop request ends the other calls too.
+    """
+    calls = expand_multirun(argv)
+    failures: list[RunnerError] = []
+    for arguments in calls:
+        try:
+            function(arguments)
+        except RunnerError as error:
+            if len(calls) == 1 or isinstance(error, StoppedOnRequest):
+                raise
+            show_error(error)
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def _choices(argument: str) -> list[str]:
+    if argument.startswith("-") or "=" not in argument:
+        return [argument]
+    override = parsed_override(quote_path(argument, is_swept=True))
+    if not override.is_sweep_override():
+        return [argument]
+    if not override.is_discrete_sweep():
+        raise ConfigError([Problem(key="", message=f"{argument!r}: list the values, KEY=A,B,C", origin=COMMAND_LINE)])
+    key = argument.partition("=")[0]
+    if key in PATH_KEYS:
+        values = override.sweep_iterator(Transformer.identity)
+        return [f"{key}={value.text if isinstance(value, QuotedString) else value}" for value in values]
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]

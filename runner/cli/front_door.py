@@ -1,4 +1,4 @@
-"""From argv to a command. The first bare word is the command; none means `train`."""
+"""Finds the command in argv and runs it. The first bare word is the command; the default is `train`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import keyword
 import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from runner.base.errors import EXIT_DONE, UsageError
-from runner.base.process import collection_paused
+from runner.base.process import gc_paused
+from runner.config import conf_of_working_folder, group_options
 
-# One line each, for --help. A command `x` lives in runner/cli/commands/x.py, `x y` in runner/cli/commands/x/y.py.
+# Descriptions for --help.
 COMMANDS = {
+    "init": "write a project of your own, output=FOLDER, its first experiment from a look at your photos",
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
-    "resume": "go on with a run, run=DIR, in its folder from the newest valid checkpoint",
+    "resume": "continue a run, run=DIR, in its folder from the newest valid checkpoint",
     "evaluate": "measure a run's model exactly, run=DIR: per class, confusion matrix, calibration; -m for several",
     "predict": "score images with a packaged model, run=DIR or model=DIR, input=FOLDER output=FILE.csv",
     "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
@@ -26,21 +29,19 @@ COMMANDS = {
     "validate": "check everything that train would refuse, config and data, without training",
     "dataset check": "decode each image of a data set: damaged files, duplicates, leaks between splits, counts, sizes",
     "dataset import": "turn folders, zip, tar, CSV lists or COCO, input=PATH, into class folders, output=DIR",
-    "dataset show": "draw images beside what training makes of them, output=FILE.png",
-    "dataset split": "share images among train, val and test, input=DIR or LIST.csv, without copying them",
+    "dataset show": "draw images beside their augmented versions, output=FILE.png",
+    "dataset split": "divide images into train, val and test, input=DIR or LIST.csv, without copying them",
     "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
+_COMPUTE = frozenset({"train", "resume", "evaluate", "predict", "export", "runs repeat", "doctor", "init"})
 _MAX_HELP_COLUMNS = 120
 
 
 def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Take the command off the arguments.
-
-    Returns:
-        The command and the remaining arguments.
+    """Split arguments into the command and the rest.
 
     Raises:
-        UsageError: when the first bare word is no command.
+        UsageError: the first bare word is no command.
     """
     words = _bare_words(argv)
     if not words:
@@ -58,15 +59,15 @@ def split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def module_of(command: str) -> str:
-    """The module whose `run` carries out a command; a word that Python keeps for itself has an underscore there."""
+    """The module with the function `run` of a command; Python's keywords get an underscore: `dataset.import_`."""
     words = (f"{word}_" if keyword.iskeyword(word) else word for word in command.split())
     return ".".join(("runner.cli.commands", *words))
 
 
 def _bare_words(argv: Sequence[str]) -> list[int]:
-    """Positions of the words that are neither KEY=VALUE nor a flag nor the value of one."""
-    with collection_paused():
-        from runner.config.arguments import FLAGS_WITH_VALUE  # noqa: PLC0415 - --version needs none of it
+    """Positions of the words that are neither KEY=VALUE, nor a flag, nor the value of a flag."""
+    with gc_paused():
+        from runner.config.arguments import FLAGS_WITH_VALUE  # noqa: PLC0415 - not needed by --version
 
     words = []
     is_value = False
@@ -79,38 +80,41 @@ def _bare_words(argv: Sequence[str]) -> list[int]:
 
 
 def _unknown(word: str) -> str:
-    from runner.config import group_options  # noqa: PLC0415 - only the unlucky pay for it
-    from runner.config.schema.judge import known_keys  # noqa: PLC0415
+    from runner.config.schema.validation import known_keys  # noqa: PLC0415 - needed for the error message only
 
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     message = f"{word!r} is neither a command nor KEY=VALUE; commands: {', '.join(COMMANDS)}"
-    if close:
-        return f"{message}; did you mean {close[0]}?"
-    if word in group_options("experiment"):
+    own = conf_of_working_folder()
+    # What is right but for its place comes before what is nearly right: `digits` is near `init`.
+    if word in group_options("experiment", [] if own is None else [own]):
         return f"{message}; did you mean experiment={word}?"
     if word in set(known_keys({})):
         return f"{message}; did you mean {word}=VALUE?"
+    if close:
+        return f"{message}; did you mean {close[0]}?"
     return f"{message}; see python -m runner --help"
 
 
-def _hide_command_from_completion() -> None:
-    """Hydra completes overrides; it must not see the command that stands before them."""
-    line = os.environ.get("COMP_LINE", "")
-    words = line.split(" ")
-    if len(words) > 2 and words[1] in COMMANDS:
-        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
+def _completed_topics(words: Sequence[str]) -> list[str]:
+    """What may stand after `help` in place of the last word, which is typed in part."""
+    from runner.config.reference import topics  # noqa: PLC0415
+
+    *before, begun = words
+    known = (topic.split() for topic in topics(COMMANDS))
+    fitting = [topic[len(before)] for topic in known if topic[: len(before)] == before and len(topic) > len(before)]
+    return sorted({word for word in fitting if word.startswith(begun)})
 
 
 def run(argv: Sequence[str]) -> int:
-    """Carry out a command line.
+    """Run a command line.
 
     Returns:
-        The exit code of a command that ended well.
+        The exit code.
 
     Raises:
-        RunnerError: with its own exit code.
+        RunnerError: what the command raises; its `exit_code` is then that of the process.
     """
-    from runner.base import console  # noqa: PLC0415 - completion of a shell needs none of it
+    from runner.base import console  # noqa: PLC0415 - not needed by shell completion
 
     if "--version" in argv:
         from importlib.metadata import version  # noqa: PLC0415
@@ -118,18 +122,33 @@ def run(argv: Sequence[str]) -> int:
         console.show(f"runner {version('runner')}")
         return EXIT_DONE
     if {"--shell-completion", "-sc"} & set(argv):
-        _hide_command_from_completion()
-    command, arguments = split_command(argv)
-    if "--help" in arguments or "-h" in arguments:
-        width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
-        with collection_paused():
-            from runner.config.reference import help_text  # noqa: PLC0415
+        words = os.environ.get("COMP_LINE", "").split(" ")
+        if len(words) > 2 and words[1] in ("help", "--help", "-h"):
+            console.show("\n".join(_completed_topics(words[2:])))
+            return EXIT_DONE
+        if len(words) > 2 and words[1] in COMMANDS:
+            del words[1]  # Hydra completes overrides, not commands
+        if len(words) > 1 and conf_of_working_folder() is not None:
+            from runner.config.config_folder import search_path  # noqa: PLC0415 - imports Hydra
 
-            text = help_text(COMMANDS, command if _bare_words(argv) else None, width)
-        console.show(text)
+            words[1:1] = search_path([Path("conf")])  # Hydra splits the line at spaces, which a full path may have
+        os.environ["COMP_LINE"] = " ".join(words)
+    words = [argv[position] for position in _bare_words(argv)]
+    if {"--help", "-h"} & set(argv) or words[:1] == ["help"]:
+        width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)
+        with gc_paused():
+            from runner.config.reference import help_page  # noqa: PLC0415
+
+            text = help_page(COMMANDS, words[1:] if words[:1] == ["help"] else words, width)
+        console.show_paged(text)
         return EXIT_DONE
+    command, arguments = split_command(argv)
     console.set_up()
-    with collection_paused():
+    if command in _COMPUTE:
+        from runner.base.wait_policy import choose_wait_policy  # noqa: PLC0415 - for commands that compute
+
+        choose_wait_policy()
+    with gc_paused():
         module = importlib.import_module(module_of(command))
     exit_code: int = module.run(arguments)
     return exit_code

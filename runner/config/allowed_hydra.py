@@ -1,9 +1,9 @@
-"""What a config may say to Hydra itself: a short list; all else is refused before Hydra acts on it.
+"""Which of Hydra's own settings a config may set: a short allowlist; all others are refused before Hydra acts on them.
 
-Hydra instantiates what stands under `hydra.callbacks`, configures loggers by factories that a config names, makes
-folders and sets environment variables, before the config of the experiment is looked at; it calls its own blocklist of
-targets no security boundary. So the composed node `hydra` is judged first. Settings that are not listed here must be as
-Hydra and conf/ have them.
+Hydra instantiates `hydra.callbacks`, configures loggers by factories that a config names, makes folders and sets
+environment variables before the experiment's config is validated, and says that its blocklist of targets is no security
+boundary. So the composed node `hydra` is checked first. Settings that are not listed here must have the values of Hydra
+and conf/.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.base.errors import Problem
 from runner.config.overrides import OPTION_NAME
 
 _NONE_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
-# The values that Hydra and conf/ give to what nobody may change.
+# Settings that must have these values, which are those of Hydra and conf/.
 _FIXED: dict[str, Any] = {
     "run.dir": ".",
     "output_subdir": None,
@@ -37,7 +37,7 @@ _HINTS = {
     "job.chdir": "run folders are made with output_dir=FOLDER; paths are relative to the folder that you start in",
     "job.env_set": "set environment variables in the shell that starts the runner",
 }
-# Texts, nothing of which a shell, a batch script or an evaluation of joblib's could make a command.
+# Texts that neither a shell, nor a batch script, nor joblib's eval could take for a command.
 _PLAIN_TEXT = re.compile(r"[\w.:/@+=,%-]*(\$\{hydra\.job\.name\})?", re.ASCII)
 _SUBMITIT = frozenset(
     {"timeout_min", "cpus_per_task", "gpus_per_node", "tasks_per_node", "mem_gb", "nodes", "name", "stderr_to_stdout"}
@@ -56,7 +56,7 @@ _JOBLIB_DEFAULTS = {
     "mmap_mode": "r",
 }
 SLURM_LAUNCHER = "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
-# By _target_: the options that may be set, and the values of the others.
+# By _target_: the options that may be set, and the required values of the others.
 _LAUNCHERS: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
     "hydra_plugins.runner_sweeps.TrialLauncher": (frozenset(), {}),
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher": (frozenset(), {}),
@@ -72,27 +72,27 @@ _SWEEPERS: dict[str, frozenset[str]] = {
     OUR_SWEEPER: frozenset({"sampler", "params"}),
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper": frozenset({"max_batch_size", "params"}),
 }
-# What Hydra itself fills in, or only ever prints.
+# Nodes that Hydra itself fills in, or only prints.
 _OF_HYDRA = frozenset({"help", "hydra_help", "runtime", "searchpath"})
 
 
-def judge_hydra(composed: DictConfig, given: Collection[str]) -> list[Problem]:
-    """What a composed config says to Hydra that it may not; empty where all is well.
+def check_hydra_settings(composed: DictConfig, given: Collection[str]) -> list[Problem]:
+    """Find settings of Hydra's own that a config must not have.
 
     Args:
-        composed: with the node `hydra`, of which nothing has been carried out yet and no interpolation is resolved.
+        composed: with the node `hydra`, as composed: not yet acted on, interpolations not resolved.
         given: the overrides that Hydra was given.
     """
     written = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(written, dict)
     values = written.get("hydra")
     if not isinstance(values, dict):
-        return [Problem(key="hydra", value=values, has_value=True, message="Hydra's own settings can't be taken away")]
+        return [Problem(key="hydra", value=values, has_value=True, message="Hydra's own settings can't be deleted")]
     problems = [*_fixed(values), *_part("launcher", values, _launcher), *_part("sweeper", values, _sweeper)]
     for key, value in values.items():
-        if key not in _OF_HYDRA and key in _JUDGED:
-            problems += _JUDGED[key](value)
-        elif key not in _OF_HYDRA and not any(name.partition(".")[0] == key for name in (*_FIXED, *_OTHERS)):
+        if key in _CHECKS:
+            problems += _CHECKS[key](value)
+        elif key not in _OF_HYDRA and not any(name.partition(".")[0] == key for name in (*_FIXED, *_CHECKED_ABOVE)):
             problems.append(_refused(str(key), value))
     return [*problems, *_overrides(values.get("overrides"), given), *_choices(values.get("runtime"))]
 
@@ -102,7 +102,7 @@ def _refused(key: str, value: Any, hint: str | None = None) -> Problem:  # noqa:
         key=f"hydra.{key}",
         value=value,
         has_value=True,
-        message="is not taken: of Hydra's own settings a config may have hydra.sweep.dir, hydra.mode, hydra.job.name, "
+        message="can't be set: of Hydra's own settings a config may set hydra.sweep.dir, hydra.mode, hydra.job.name, "
         "the options of hydra/sweeper and hydra/launcher, and no others",
         hint=hint,
     )
@@ -118,7 +118,7 @@ def _fixed(values: Mapping[Any, Any]) -> Iterator[Problem]:
 
 
 def _part(
-    name: str, values: Mapping[Any, Any], judge: Callable[[str, Mapping[str, Any]], Iterator[Problem]]
+    name: str, values: Mapping[Any, Any], check: Callable[[str, Mapping[str, Any]], Iterator[Problem]]
 ) -> Iterator[Problem]:
     part = values.get(name)
     if not isinstance(part, Mapping):
@@ -135,7 +135,7 @@ def _part(
             message=f"is none of the runner's or Hydra's own; choose one with hydra/{name}=NAME: {there}",
         )
         return
-    yield from judge(str(target), {str(key): value for key, value in part.items() if key != "_target_"})
+    yield from check(str(target), {str(key): value for key, value in part.items() if key != "_target_"})
 
 
 def _launcher(target: str, options: Mapping[str, Any]) -> Iterator[Problem]:
@@ -180,12 +180,12 @@ def _verbose(value: Any) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML c
         yield _refused("verbose", value)
 
 
-_JUDGED: dict[Any, Callable[[Any], Iterator[Problem]]] = {"mode": _mode, "job": _job, "verbose": _verbose}
-_OTHERS = ("launcher", "sweeper", "sweep.dir", "overrides")
+_CHECKS: dict[Any, Callable[[Any], Iterator[Problem]]] = {"mode": _mode, "job": _job, "verbose": _verbose}
+_CHECKED_ABOVE = ("launcher", "sweeper", "sweep.dir", "overrides")
 
 
 def _overrides(value: Any, given: Collection[str]) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML can hold
-    """A file that lists overrides of its own would have Hydra's launchers compose jobs with them."""
+    """Hydra's launchers would compose jobs with overrides that a file lists here."""
     lists = value.values() if isinstance(value, Mapping) else ()
     for item in (item for items in lists for item in (items if isinstance(items, list) else [items])):
         if item not in given and item not in ("hydra.mode=RUN", "hydra.mode=MULTIRUN"):
@@ -193,7 +193,7 @@ def _overrides(value: Any, given: Collection[str]) -> Iterator[Problem]:  # noqa
 
 
 def _choices(runtime: Any) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML can hold
-    """Options that files choose for each other, also by interpolation."""
+    """Names of options, which files may choose by interpolation, must not lead out of the group's folder."""
     choices = runtime.get("choices") if isinstance(runtime, Mapping) else None
     for group, name in (choices or {}).items():
         if isinstance(name, str) and not OPTION_NAME.fullmatch(name):
@@ -201,5 +201,5 @@ def _choices(runtime: Any) -> Iterator[Problem]:  # noqa: ANN401 - whatever YAML
                 key=str(group),
                 value=name,
                 has_value=True,
-                message="must be the name of an option, which lies in the folder of its group",
+                message="must be the name of an option in the folder of its group",
             )

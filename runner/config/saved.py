@@ -1,4 +1,4 @@
-"""The config that a run has saved, with what is typed laid over it."""
+"""Loads the config that a run has saved, with typed overrides applied, under the rules of `runner/config/trust.py`."""
 
 from __future__ import annotations
 
@@ -13,43 +13,50 @@ from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf, flag_override
 
 from runner.base.errors import CheckpointError, ConfigError, Problem
-from runner.base.untrusted import UntrustedFileError, read_yaml
+from runner.base.untrusted import UntrustedFileError, read_yaml, unreadable
 from runner.config import group_options
-from runner.config.composing import compose_values, limited_time
+from runner.config.config_folder import search_path
+from runner.config.hydra_compose import compose_values, cpu_time_limit
+from runner.config.hydra_errors import (
+    COMMAND_LINE,
+    override_behind,
+    to_problem,
+    unknown_option,
+    with_origin,
+    without_plus,
+)
 from runner.config.interpolation import as_written, interpolated, resolved
-from runner.config.overrides import GROUPS, choices_of_groups, parsed_override, permissive, refused
-from runner.config.own_files import search_path
-from runner.config.refusal import COMMAND_LINE, override_behind, plain, translate, unknown_option, with_origin
+from runner.config.overrides import GROUPS, choices_of_groups, find_mistake, parsed_override, permissive
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.base import variants_of
-from runner.config.schema.judge import judge
-from runner.config.trust import WEIGHTS, is_typed, refuse_untyped_setup, trusted
-
-_DATA_FOLDERS = ("train", "val", "test")
+from runner.config.schema.validation import validate_config
+from runner.config.trust import WEIGHTS, apply_trust_rules, is_typed, refuse_untyped_setup
 
 
 def load_saved(
     run_dir: Path, overrides: Sequence[str] = (), *, is_trained: bool = False, only_reads: bool = False
 ) -> Config:
-    """The config of a run, with overrides laid over it.
+    """The config of a run with overrides applied.
 
     A typed value replaces the saved one; a typed group (`optimizer=adamw`) replaces that group as a whole.
 
     Args:
         run_dir: a run folder.
-        overrides: as typed, without those that belong to the command itself.
-        is_trained: whether the model only has to be evaluated; rules of training don't count then.
-        only_reads: nothing is started by this config; see :func:`runner.config.trust.trusted`.
+        overrides: as typed, without those of the command itself.
+        is_trained: the model is only evaluated, so that rules of training don't apply.
+        only_reads: the config starts no process; see :func:`runner.config.trust.apply_trust_rules`.
 
     Raises:
-        CheckpointError: when the folder holds no readable config.
-        ConfigError: when the overrides, or the config with them, break the schema, or would reach beyond this machine
-            and that was not typed.
+        CheckpointError: the folder has no readable config.
+        ConfigError: the config with the overrides breaks the schema, or would reach beyond this machine by keys that
+            are not typed.
     """
     values = read_values(run_dir)
     with _translated(overrides):
         defaults = default_values(chosen_options(values))
-        changed = trusted(_laid_over(_filled(values, defaults), overrides), defaults, overrides, only_reads=only_reads)
+        changed = apply_trust_rules(
+            _with_overrides(_filled(values, defaults), overrides), defaults, overrides, only_reads=only_reads
+        )
     try:
         return saved_config(changed, is_trained=is_trained)
     except ConfigError as error:
@@ -58,7 +65,7 @@ def load_saved(
 
 @contextmanager
 def _translated(overrides: Sequence[str], folders: Sequence[Path] = ()) -> Iterator[None]:
-    """What Hydra refuses within is raised as a ConfigError."""
+    """Raise exceptions of Hydra within the block as ConfigError."""
     try:
         yield
     except MissingConfigException as error:
@@ -68,74 +75,77 @@ def _translated(overrides: Sequence[str], folders: Sequence[Path] = ()) -> Itera
     except ConfigError:
         raise
     except Exception as error:
-        refusal = translate(error, overrides)
-        if refusal is None:
+        if (found := to_problem(error, overrides)) is None:
             raise
-        raise ConfigError([refusal]) from error
+        raise ConfigError([found]) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class TypedCommand:
-    """What was typed: by it a config is judged that is composed of that and of what others may have written.
+    """What was typed, which decides what a composed config may do; see :mod:`runner.config.trust`.
 
-    To go on with a sweep, only some of its command is typed; the rest stands in its folder, which may come from
-    elsewhere. Whatever that says, in overrides, in axes or in settings that carry overrides, ends in configs of trials.
+    To resume a sweep, only a part of its command is typed; the rest is read from its folder, which may come from
+    others. All of that (overrides, axes, settings that hold overrides) ends in the configs of trials.
     """
 
     overrides: tuple[str, ...]
     """As typed."""
     defaults: Mapping[str, Any] | None = None
-    """Where only some of the command was typed: the values in conf/ with the typed option of `dist`."""
+    """Where only a part of the command was typed: the values in conf/ with the typed option of `dist`."""
 
     @classmethod
     def for_sweep(cls, overrides: Sequence[str], folders: Sequence[Path]) -> TypedCommand:
-        """What was typed to go on with a sweep.
+        """What was typed to resume a sweep.
 
         Args:
             overrides: as typed.
-            folders: of configs that were typed.
+            folders: the typed config folders.
 
         Raises:
-            ConfigError: an option of `dist` that is none.
+            ConfigError: an unknown option of `dist`.
         """
-        of_dist = [permissive(item) for item in overrides if plain(item).startswith("dist=") and refused(item) is None]
+        of_dist = [
+            permissive(item)
+            for item in overrides
+            if without_plus(item).startswith("dist=") and find_mistake(item) is None
+        ]
         with _translated(of_dist, folders):
             defaults = _plain_values([*search_path(folders), *next(choices_of_groups(of_dist))])
         return cls(overrides=tuple(overrides), defaults=defaults)
 
     @property
     def may_download(self) -> bool:
-        """Whether weights that the config names may be downloaded."""
+        """Whether the weights in model.weights may be downloaded."""
         return self.defaults is None or is_typed(WEIGHTS, self.overrides)
 
-    def judged(self, config: Config) -> Config:
-        """The config, as far as it may be used; see :mod:`runner.config.trust`.
+    def apply_trust(self, config: Config) -> Config:
+        """The config under the rules of :mod:`runner.config.trust`.
 
         Raises:
-            ConfigError: it would submit a job or connect with another machine, and that was not typed.
+            ConfigError: it would submit a job or connect to another machine by keys that are not typed.
         """
         if self.defaults is None:
             refuse_untyped_setup(config.to_save(), self.overrides)
             return config
-        # Unlike a saved run's, a typed group replaces no value that the command lays over it: each counts by itself.
-        values = [override for override in self.overrides if plain(override).partition("=")[0] not in GROUPS]
-        return saved_config(trusted(config.to_save(), self.defaults, values, only_reads=False))
+        # A typed group covers none of the keys that the saved command sets in it, unlike with a saved run.
+        values = [override for override in self.overrides if without_plus(override).partition("=")[0] not in GROUPS]
+        return saved_config(apply_trust_rules(config.to_save(), self.defaults, values, only_reads=False))
 
 
 def saved_config(values: Mapping[str, Any], *, is_trained: bool = False) -> Config:
-    """A config out of values as they are saved: what was left to the environment is read there again.
+    """A config from saved values; references to environment variables in them are resolved again.
 
     Args:
-        values: as :meth:`runner.config.schema.Config.to_save` gives them.
-        is_trained: whether the model only has to be evaluated; rules of training don't count then.
+        values: as from :meth:`runner.config.schema.Config.to_save`.
+        is_trained: the model is only evaluated, so that rules of training don't apply.
 
     Raises:
         ConfigError: with every mistake.
     """
-    with limited_time():
+    with cpu_time_limit():
         found, written = resolved(values)
     try:
-        return judge(found, is_trained=is_trained).with_written(written)
+        return validate_config(found, is_trained=is_trained).with_written(written)
     except ConfigError as error:
         raise ConfigError([as_written(problem, found, written) for problem in error.problems]) from None
 
@@ -144,7 +154,7 @@ def read_values(run_dir: Path) -> dict[str, Any]:
     """The saved config as plain values.
 
     Raises:
-        CheckpointError: when the folder holds no readable config.
+        CheckpointError: the folder has no readable config.
     """
     file = run_dir / "config.yaml"
     try:
@@ -152,19 +162,19 @@ def read_values(run_dir: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{run_dir} is no run folder: it has no config.yaml") from error
     except (OSError, UntrustedFileError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}") from error
+        raise CheckpointError(unreadable(file, error)) from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise CheckpointError(f"{file} is damaged: it holds no config")
     for group in ("hydra", *(name for name, field in Config.model_fields.items() if variants_of(field.annotation))):
         if not isinstance(values.get(group, {}), dict):
             raise CheckpointError(f"{file} is damaged: {group} is no group of keys")
     if keys := interpolated(values):
-        raise CheckpointError(f"{file} is damaged: {keys[0]} holds an interpolation; a saved config holds values")
+        raise CheckpointError(f"{file} is damaged: {keys[0]} has an interpolation; a saved config has values")
     return values
 
 
-def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    if problems := [problem for override in overrides if (problem := refused(override))]:
+def _with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    if problems := [problem for override in overrides if (problem := find_mistake(override))]:
         raise ConfigError(problems)
     typed = [parsed_override(permissive(override)) for override in overrides]
     swept = [override.input_line for override in typed if override.is_sweep_override()]
@@ -173,7 +183,7 @@ def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     groups = {override.key_or_group for override in typed if override.key_or_group in GROUPS}
     if "experiment" in groups:
         raise ConfigError(
-            [Problem(key="experiment", message="belongs to a new run, not to a saved one", origin=COMMAND_LINE)]
+            [Problem(key="experiment", message="is for a new run, not for a saved one", origin=COMMAND_LINE)]
         )
     node = OmegaConf.create({**values, **_fresh_groups(groups, typed)})
     for override in typed:
@@ -182,16 +192,16 @@ def _laid_over(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
         if override.is_delete():
             raise ConfigError([Problem(key=override.key_or_group, message="a saved config needs all of its keys")])
         OmegaConf.update(node, override.key_or_group, override.value(), force_add=True)
-    _forget_folders_of_another_root(node, {override.key_or_group for override in typed})
+    _reset_split_folders(node, {override.key_or_group for override in typed})
     changed = OmegaConf.to_container(node, resolve=False)
     assert isinstance(changed, dict)
     return {str(key): value for key, value in changed.items()}
 
 
 def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
-    """The options of the groups with variants that a config came from."""
+    """The options of the groups with variants that give a config's variants."""
     groups = {group: values.get(group) for group in (*VARIANT_KEYS, "model")}
-    # What is no group is refused when the config is judged.
+    # A value that is no group is refused by the schema later.
     known = {group: inner if isinstance(inner, Mapping) else {} for group, inner in groups.items()}
     options = {group: str(known[group].get(tag)) for group, tag in VARIANT_KEYS.items()}
     options["model"] = str(known["model"].get("name"))
@@ -215,7 +225,7 @@ def _plain_values(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _filled(values: dict[str, Any], defaults: Mapping[Any, Any]) -> dict[str, Any]:
-    """Saved values, with the defaults of keys that have come since they were saved."""
+    """Saved values, with the defaults of keys that are newer than the run."""
     filled = dict(values)
     for key, default in defaults.items():
         if key not in filled and key not in ("hydra", "experiment"):
@@ -226,7 +236,7 @@ def _filled(values: dict[str, Any], defaults: Mapping[Any, Any]) -> dict[str, An
 
 
 def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]:
-    """Typed groups as a new run would have them, with the values that are typed for their keys."""
+    """Typed groups as in a new run, with the values that are typed for their keys."""
     if not groups:
         return {}
     relevant = [str(item.input_line) for item in typed if item.key_or_group.split(".")[0] in groups]
@@ -235,10 +245,10 @@ def _fresh_groups(groups: set[str], typed: Sequence[Override]) -> dict[str, Any]
     return {group: OmegaConf.to_container(composed[group], resolve=False) for group in groups}
 
 
-def _forget_folders_of_another_root(node: Any, typed: set[str]) -> None:  # noqa: ANN401 - OmegaConf's DictConfig
-    """The saved full paths of the splits belong to the saved root; another root brings its own."""
+def _reset_split_folders(node: Any, typed: set[str]) -> None:  # noqa: ANN401 - OmegaConf's DictConfig
+    """With another data.root, reset the saved full paths of the splits, which are under the saved root."""
     if "data.root" not in typed:
         return
-    for name in _DATA_FOLDERS:
+    for name in ("train", "val", "test"):
         if f"data.{name}" not in typed:
             OmegaConf.update(node, f"data.{name}", None)

@@ -1,12 +1,12 @@
-"""The rule of trust: what comes from elsewhere is read; it does nothing unless that is typed again.
+"""What a saved config may do: it is read, and reaches beyond its run only by keys that are typed again.
 
-A config that one types or commits is one's own, within the closed schema. A run folder, sweep folder, package,
-checkpoint or data set from elsewhere is *read*: nothing in it submits, downloads, writes outside, follows links out or
-starts other programs unless typed again on the command line. Nobody can tell a run folder that was received from one
-that was made here, so the rule holds for every saved config.
+Configs that a user types or commits are trusted within the closed schema. Run folders, sweep folders, packages,
+checkpoints and data sets may come from others: nothing in them submits jobs, downloads, writes outside, follows links
+out or starts programs unless that is typed on the command line. A received run folder looks like one that was made
+here, so this holds for every saved config.
 
-The tables below name the keys by which a saved config would reach beyond its run. A key counts as typed when it stands
-on the command line itself, or its group does, which replaces the group as a whole.
+The tables below name the keys by which a saved config would reach beyond its run. A key counts as typed if it, or its
+group, which replaces all of the group, is on the command line.
 """
 
 from __future__ import annotations
@@ -21,59 +21,58 @@ from runner.base.errors import ConfigError, Problem
 from runner.base.untrusted import printable
 
 SAFE_VALUES: Mapping[str, Any] = {"data.download": False}
-"""Keys that a saved config has with these values unless they are typed; they only forbid."""
+"""Keys that have these values, instead of the saved ones, unless they are typed."""
 FORGOTTEN = ("output_dir", "sweep.dir", "sweep.storage")
-"""Keys of places that are written to, or connected with: a saved value gives way to the default."""
+"""Places that are written or connected to: they have the default instead of the saved value unless they are typed."""
 OF_SLURM = ("dist.launcher", "dist.nodes", "dist.slurm")
-"""Keys, and a section, that decide what is handed to SLURM's queue."""
+"""Keys, and a section, that decide what is submitted to SLURM."""
 OF_MACHINES = ("dist.nodes", "dist.rendezvous")
-"""Keys that decide which other machine is connected with; looking its name up is a query that others see."""
+"""Keys that decide which other machine is connected to; even looking its name up is a query that others see."""
 OF_THIS_MACHINE = "dist.node_rank"
-"""Differs between the machines of a run, so that the saved one is of no use."""
+"""Differs between the machines of a run, so the saved value is not used."""
 SETUP = "dist.slurm.setup"
 """Shell commands: the one value of an experiment that is code."""
 WEIGHTS = "model.weights"
-"""Names what is downloaded, where it is no file and not in torch's cache: see :func:`is_typed`."""
+"""Decides what is downloaded, where it is no file and not in torch's cache."""
 OF_A_SWEEP = (
     *("dist.launcher", "dist.slurm", "dist.nodes", "dist.rendezvous", OF_THIS_MACHINE),
     *("sweep.storage", "data.download", "hydra.launcher"),
 )
-"""Keys by which the saved command of a sweep would reach beyond its folder, and sections of such keys."""
+"""Keys and sections by which the saved command of a sweep would reach beyond its folder."""
 RETYPED = (*OF_A_SWEEP, WEIGHTS, "dist", "hydra/launcher")
-"""What may be typed to go on with a sweep, besides keys of `sweep`: by the value of the first it goes on right here."""
+"""What may be typed to resume a sweep, besides keys of `sweep`."""
 HARMLESS_OPTIONS = {"dist": ("default",), "hydra/launcher": ("trials", "basic", "joblib", "submitit_local")}
-"""Of groups that decide who starts processes, the options that start them on this machine."""
+"""Options of launching groups that start processes on this machine only."""
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/.:@%+-]*")
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")
 
 
 def is_typed(key: str, overrides: Sequence[str]) -> bool:
-    """Whether a key, or the group that it belongs to, was typed."""
+    """Whether a key or its group was typed."""
     typed = set(map(_key_or_group, overrides))
     return key in typed or key.partition(".")[0] in typed
 
 
-def trusted(
+def apply_trust_rules(
     values: dict[str, Any], defaults: Mapping[str, Any], overrides: Sequence[str], *, only_reads: bool
 ) -> dict[str, Any]:
-    """The values of a saved config, with what is typed laid over them, as far as they may be used.
+    """Reset or refuse the values of a saved config that reach beyond its run and are not typed.
 
     Args:
-        values: the saved ones, with those that are typed.
+        values: the saved values with the typed ones applied.
         defaults: those of conf/ for the same options.
         overrides: as typed.
-        only_reads: nothing is started by these values, so that those of `dist` may stay as they are.
+        only_reads: the config starts no process, so that the saved values of `dist` may stay.
 
     Raises:
-        ConfigError: they would submit a job or connect with another machine, and that was not typed; it says what to
-            type.
+        ConfigError: the values would submit a job or connect to another machine; the message says what to type.
     """
     safe = dict(values)
     for key, value in SAFE_VALUES.items():
         if _has(safe, key) and not is_typed(key, overrides):
             safe = _with(safe, key, value)
     for key in FORGOTTEN:
-        safe = _forgotten(safe, key, defaults, overrides)
+        safe = _reset(safe, key, defaults, overrides)
     if only_reads or not isinstance(safe.get("dist"), Mapping):
         return safe
     if safe["dist"].get("launcher") == "submitted":
@@ -81,21 +80,20 @@ def trusted(
         return safe
     if safe["dist"].get("nodes") not in (1, None):
         untyped = _untyped(safe, defaults, overrides, OF_MACHINES)
-        _refuse(untyped, safe, defaults, "connect with other machines", *OF_MACHINES)
-    safe = _forgotten(safe, "dist.rendezvous", defaults, overrides)
-    return _forgotten(safe, OF_THIS_MACHINE, defaults, overrides)
+        _refuse(untyped, safe, defaults, "connect to other machines", *OF_MACHINES)
+    safe = _reset(safe, "dist.rendezvous", defaults, overrides)
+    return _reset(safe, OF_THIS_MACHINE, defaults, overrides)
 
 
 def may_be_retyped(override: str) -> bool:
-    """Whether an override may be typed to go on with a sweep: it says who is asked for machines, or what is loaded."""
+    """Whether an override may be typed to resume a sweep."""
     return _is_under(_key_or_group(override), RETYPED)
 
 
 def reaches_beyond(override: str) -> bool:
-    """Whether an override of a sweep's command decides who is asked for machines, or what is written to elsewhere.
+    """Whether an override of a sweep's saved command would reach beyond its folder, judged by its key only.
 
-    By its name only, so that a refusal can list what to type again. What a command really makes of a trial is judged
-    where the trial is composed, by :class:`runner.config.saved.TypedCommand`.
+    The values are checked where trials are composed, by :class:`runner.config.saved.TypedCommand`.
     """
     group, value = _key_or_group(override), override.partition("=")[2]
     if group in HARMLESS_OPTIONS:
@@ -108,27 +106,27 @@ def _key_or_group(override: str) -> str:
 
 
 def refuse_untyped(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Refuse what the saved command of a sweep would do beyond its folder.
+    """Refuse overrides and config folders by which the saved command of a sweep would reach beyond its folder.
 
     Args:
         overrides: of the saved command, without those that were typed again.
-        folders: of configs that it names, without those that were typed again; their experiments might say anything.
+        folders: config folders of the saved command, without those that were typed again.
 
     Raises:
-        ConfigError: there are some; it says what to type.
+        ConfigError: there are some; the message says what to type.
     """
     again = [*(f"--config-dir={folder}" for folder in folders), *filter(reaches_beyond, overrides)]
     if again:
         shown = " ".join(shlex.quote(printable(item)) for item in again)
-        message = "the saved command of this sweep has what is taken only where it is typed again"
+        message = "the saved command of this sweep has overrides that are used only where they are typed again"
         raise ConfigError([Problem(key="", message=message, hint=f"if that is what you want, type: {shown}")])
 
 
 def refuse_untyped_setup(values: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse shell commands that an experiment would put into a job's script, unless SLURM is typed.
+    """Refuse dist.slurm.setup of an experiment file, which is shell commands, unless it or `dist` is typed.
 
     Raises:
-        ConfigError: there are some; it says what to type.
+        ConfigError: it is set; the message says what to type.
     """
     dist = values["dist"]
     if dist["launcher"] == "submitted" and dist["slurm"]["setup"] and not is_typed(SETUP, overrides):
@@ -138,17 +136,15 @@ def refuse_untyped_setup(values: Mapping[str, Any], overrides: Sequence[str]) ->
                     key=SETUP,
                     value=dist["slurm"]["setup"],
                     has_value=True,
-                    message="are shell commands, which a job runs only where SLURM is asked for on the command line",
-                    hint="if they are what you want, type dist=slurm; to train right here: dist=default",
+                    message="are shell commands, which a job runs only where dist=slurm is typed on the command line",
+                    hint="to run them, type dist=slurm; to train on this machine, type dist=default",
                     origin="from the experiment",
                 )
             ]
         )
 
 
-def _forgotten(
-    values: dict[str, Any], key: str, defaults: Mapping[str, Any], overrides: Sequence[str]
-) -> dict[str, Any]:
+def _reset(values: dict[str, Any], key: str, defaults: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     default = dict(_leaves(defaults)).get(key)
     return values if is_typed(key, overrides) or not _has(values, key) else _with(values, key, default)
 
@@ -156,7 +152,7 @@ def _forgotten(
 def _untyped(
     values: Mapping[str, Any], defaults: Mapping[str, Any], overrides: Sequence[str], keys: Sequence[str]
 ) -> list[str]:
-    """Those of these keys, and of the keys in these sections, that differ from the defaults and were not typed."""
+    """The keys among these, and in these sections, that differ from the defaults and are not typed."""
     default = dict(_leaves(defaults))
     return [
         key
@@ -168,7 +164,7 @@ def _untyped(
 def _refuse(
     untyped: Sequence[str], values: Mapping[str, Any], defaults: Mapping[str, Any], what: str, *shown: str
 ) -> None:
-    """Say that something has to be typed again, and how it was saved."""
+    """Raise with what has to be typed again, including the saved values."""
     if not untyped:
         return
     submits, default = shown == ("dist",), dict(_leaves(defaults))
@@ -186,14 +182,14 @@ def _refuse(
             Problem(
                 key=", ".join(map(printable, untyped)),
                 message=f"the saved config would {what}, which it does only where that is typed again",
-                hint=f"if these values are what you want, type: {' '.join(again)}; to go on right here: {here}",
+                hint=f"to use these values, type: {' '.join(again)}; to continue on this machine: {here}",
             )
         ]
     )
 
 
 def as_override(key: str, value: object) -> str:
-    """A key and a plain value as Hydra's command line takes them, before any shell."""
+    """A key and a plain value in Hydra's grammar, without quotes for a shell."""
     return f"{key}={_as_typed(value)}"
 
 
@@ -215,7 +211,7 @@ def _as_typed(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    # Within Hydra's quotes a backslash stands for itself, but before a quote.
+    # In Hydra's quotes a backslash is literal, except before a quote.
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     return '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
 
@@ -225,7 +221,7 @@ def _is_under(key: str, sections: Sequence[str]) -> bool:
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key with its value; an empty section has none."""
+    """Every key that is no section, with its value."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""From image files, a download or memory to batches of pixels; light to import, without torch.
+"""From image files, a download or memory to batches of pixels.
 
-paths → splits (folder, digits, torchvision, synthetic → train, val, test) → loader (order, decode, transforms)
+paths → splits (folder, csv, digits, torchvision, synthetic → train, val, test) → loader (order, decode, transforms)
 """

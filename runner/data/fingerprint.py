@@ -1,4 +1,4 @@
-"""Tells whether a data set is still the one that a run was started with, without decoding an image file."""
+"""Fingerprints of a data set, by which a resumed run notices changes; image files are hashed, not decoded."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.config.schema.data import FingerprintExtent
 from runner.data.images.decode import FAULTS_OF_THE_MACHINE
 from runner.data.source import FolderSource, ImageSource, Subset
-from runner.data.sources.index import told
+from runner.data.sources.index import printable_path
 from runner.data.splits import Splits
 
 Result = TypeVar("Result")
 Content = dict[str, dict[str, int | str]]
 """By split (train, val, test): `count`, and SHA-256 of the images' `names`, `sizes`, of the content of `num_sampled` of
-them (`sampled`) and of all (`full`), as far as they were looked at."""
+them (`sampled`) and of all (`full`), as far as data.fingerprint asks for them."""
 
-# Of a data set up to this size every file is read.
+# All files of a data set up to this size are read.
 _NUM_SAMPLED = 1024
 _MOST_BYTES_OF_A_SAMPLE = 1 << 20
-# Images without files: in memory, or to be decoded by the library that has them.
+# Images without files are in memory, or must be decoded.
 _NUM_SAMPLED_IN_MEMORY = 256
 _NUM_SAMPLED_DECODED = 32
-# Waits of network file systems overlap.
+# Threads overlap the latencies of a network file system.
 _NUM_THREADS = 16
 _STATS_PER_TASK = 1024
 _READS_PER_TASK = 16
 _GONE = -1
-# From what is seen first to what is seen last, each with what to say of it.
+# Compared in this order; the first that differs is reported.
 _KINDS = {
     "names": "its images have other names, labels or another order",
     "sizes": "files of its images have other sizes",
@@ -47,10 +47,10 @@ _KINDS = {
 
 
 def fingerprint(splits: Splits) -> str:
-    """SHA-256 over class names, and over name and label of each training and validation image, in their order.
+    """SHA-256 over class names, and over the name and label of each training and validation image, in order.
 
-    Where images have no names, as in memory, their number and labels stand for them. The folder itself does not count:
-    a data set may be moved.
+    Of images without names (in memory) only number and labels are hashed. The path of the folder is not hashed, so a
+    data set may be moved.
     """
     digest = hashlib.sha256()
     for name in splits.classes:
@@ -80,20 +80,20 @@ def content_of(
     names: Sequence[str] = ("train", "val", "test"),
     heartbeat: Callable[[], object] = lambda: None,
 ) -> Content:
-    """What identifies the images of each split, beyond what they are called.
+    """Digests of the names, sizes and content of the images of each split.
 
-    Costs a `stat` per file: 6 s for the 1.28 million of ImageNet on a local disk (4.5 µs each), and what a file system
-    adds to it that does not have them in memory. The sample, of up to 1,024 files per split, is the same for the same
-    number of images; of each up to 1 MiB is read. A file that is gone or may not be read counts as such.
+    Takes a `stat` per file: 6 s for the 1.28 million of ImageNet on a local disk (4.5 µs each), more on a file system
+    that has not cached them. The sample of up to 1,024 files per split depends on the number of images only; up to
+    1 MiB of each is read. A file that is missing or may not be read gets a digest of its own.
 
     Args:
         splits: the data set.
-        extent: how much is read: nothing but names, a sample, all files.
-        names: of the splits that are looked at.
-        beat: called now and then.
+        extent: data.fingerprint: names only, a sample, or all files.
+        names: of the splits.
+        heartbeat: called now and then.
 
     Raises:
-        DeviceError: the machine can't read a file at this moment.
+        DeviceError: a file can't be read because of a fault of the machine.
     """
     sources: dict[str, ImageSource | None] = {name: getattr(splits, name) for name in names}
     return {
@@ -103,13 +103,13 @@ def content_of(
     }
 
 
-def differences(before: object, now: Content, splits: Sequence[str]) -> list[str]:
-    """Sentences on what is not as before, as far as both know.
+def content_differences(before: object, now: Content, splits: Sequence[str]) -> list[str]:
+    """Sentences on what has changed, as far as both contents have it.
 
     Args:
-        before: what a run has recorded; anything else, as of older runs, differs in nothing.
-        now: the content now.
-        splits: which of them to compare.
+        before: the content that a run has recorded; anything else, as in older runs, counts as unchanged.
+        now: the present content.
+        splits: names of the splits to compare.
     """
     return [
         f"data.{name}: {said}"
@@ -156,7 +156,7 @@ def _content(
 
 
 def _sample(num_images: int, most: int) -> npt.NDArray[np.int64]:
-    """Numbers of images in ascending order, drawn by their number alone: all of few, about `most` of many."""
+    """Image numbers in ascending order, about `most` of them, as a function of `num_images` only."""
     if num_images <= most:
         return np.arange(num_images)
     return np.unique(random_words(most, "fingerprint", num_images) % np.uint64(num_images)).astype(np.int64)
@@ -185,7 +185,7 @@ def _size(source: ImageSource, image: int) -> int:
 def _hash(source: ImageSource, image: int, most_bytes: int | None = None) -> bytes:
     path = source.file(image)
     if path is None:
-        return hashlib.sha256(source.load(image).tobytes()).digest()
+        return hashlib.sha256(source.open(image).pixels().tobytes()).digest()
     try:
         with open_regular(path) as file:
             if most_bytes is not None:
@@ -200,7 +200,7 @@ def _hash(source: ImageSource, image: int, most_bytes: int | None = None) -> byt
 
 def _raise_fault_of_the_machine(path: str, error: OSError) -> None:
     if error.errno in FAULTS_OF_THE_MACHINE:
-        raise DeviceError(f"{told(path)}: can't be read at this moment: {error.strerror}") from error
+        raise DeviceError(f"{printable_path(path)}: can't be read at this moment: {error.strerror}") from error
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""Where images come from, as the loader sees it."""
+"""The interface of a split's images, and the sources that are common to several kinds of data sets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from runner.config.schema.data import MOST_PIXELS
 from runner.data.images.decode import bytes_once_decoded, open_image
-from runner.data.images.stored import Pixels, StoredImage
-from runner.data.sources.index import FolderIndex, shown
+from runner.data.images.stored import StoredImage
+from runner.data.sources.index import FolderIndex, path_text
 
 Labels = npt.NDArray[np.int64]
 
 
 class ImageSource(Protocol):
-    """One split of a data set. Loader processes get a copy, so it must pickle and be cheap to share."""
+    """One split of a data set. It must pickle, and be cheap to copy to loader processes."""
 
     @property
     def labels(self) -> Labels:
@@ -27,31 +27,24 @@ class ImageSource(Protocol):
         """Number of images."""
 
     def open(self, image: int) -> StoredImage:
-        """This image, decoded or not yet.
+        """The image, perhaps not decoded yet.
 
         Raises:
-            InvalidDatasetError: it can't be read, now or ever; says which image and why.
-        """
-
-    def load(self, image: int) -> Pixels:
-        """The pixels of this image as uint8 RGB, shape (height, width, 3).
-
-        Raises:
-            InvalidDatasetError: it can't be read, now or ever; says which image and why.
+            InvalidDatasetError: it can't be read; names the image and the reason.
         """
 
     def bytes_once_decoded(self, image: int) -> int | None:
-        """Bytes of the pixels of this image, told without decoding it; None where they are in memory already.
+        """Bytes of the decoded pixels, from the header of the file; None where they are in memory already.
 
         Raises:
             InvalidDatasetError: it can't be read.
         """
 
     def file(self, image: int) -> str | None:
-        """Full path of the file of its own that this image has; None, for all images, where they have none."""
+        """Full path of the image's own file; None, for all images, where they have no files of their own."""
 
     def describe(self, image: int) -> str:
-        """How a person would find this image: its path, or its number in a named data set."""
+        """The path of the image, or the name of the data set and its number, for messages."""
 
 
 @dataclass(frozen=True)
@@ -60,36 +53,32 @@ class FolderSource:
 
     index: FolderIndex
     labels: Labels
-    """Class index of each image, shape (N,): the index's own, or those of the training split for the same names."""
+    """Class index of each image, shape (N,): those of `index`, or of the training split for the same class names."""
     max_pixels: int = MOST_PIXELS
-    """Larger images are not decoded."""
+    """Larger images are not decoded, but raise."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without its labels where they are the index's own, which other processes may share."""
+        """Pickled without labels that are the index's own, because other processes may map the index from its file."""
         return _folder_source, (self.index, None if self.labels is self.index.labels else self.labels, self.max_pixels)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def open(self, image: int) -> StoredImage:
-        """Open the file; see :func:`runner.data.images.decode.open_image`."""
+        """See :func:`runner.data.images.decode.open_image`."""
         return open_image(self.index.path(image), self.max_pixels)
 
-    def load(self, image: int) -> Pixels:
-        """Decode the file."""
-        return self.open(image).pixels()
-
     def bytes_once_decoded(self, image: int) -> int:
-        """By the header of the file."""
+        """See :func:`runner.data.images.decode.bytes_once_decoded`."""
         return bytes_once_decoded(self.index.path(image))
 
     def file(self, image: int) -> str:
-        """As the index has it."""
+        """See :meth:`ImageSource.file`."""
         return self.index.path(image)
 
     def describe(self, image: int) -> str:
         """Full path."""
-        return shown(self.index.path(image))
+        return path_text(self.index.path(image))
 
 
 def _folder_source(index: FolderIndex, labels: Labels | None, max_pixels: int) -> FolderSource:
@@ -98,7 +87,7 @@ def _folder_source(index: FolderIndex, labels: Labels | None, max_pixels: int) -
 
 @dataclass(frozen=True)
 class Subset:
-    """Some images of another source, numbered anew from 0."""
+    """Some images of another source, numbered from 0."""
 
     source: ImageSource
     ids: Labels
@@ -110,34 +99,31 @@ class Subset:
         return len(self.ids)
 
     def open(self, image: int) -> StoredImage:
-        """Open it in the other source."""
+        """See :meth:`ImageSource.open`."""
         return self.source.open(int(self.ids[image]))
 
-    def load(self, image: int) -> Pixels:
-        """Load from the other source."""
-        return self.source.load(int(self.ids[image]))
-
     def bytes_once_decoded(self, image: int) -> int | None:
-        """As the other source says."""
+        """See :meth:`ImageSource.bytes_once_decoded`."""
         return self.source.bytes_once_decoded(int(self.ids[image]))
 
     def file(self, image: int) -> str | None:
-        """As in the other source."""
+        """See :meth:`ImageSource.file`."""
         return self.source.file(int(self.ids[image]))
 
     def describe(self, image: int) -> str:
-        """As the other source describes it."""
+        """See :meth:`ImageSource.describe`."""
         return self.source.describe(int(self.ids[image]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """What a kind of source found: its splits as they are, before a missing validation split is made."""
+    """The splits that a data set has, before a missing validation split is made from the training split."""
 
     classes: tuple[str, ...]
     train: ImageSource
     val: ImageSource | None
     test: ImageSource | None
     notes: tuple[str, ...] = ()
+    """Sentences for the log."""
     train_groups: Labels | None = None
-    """Number of the group of each training image, shape (N,), where there are groups."""
+    """Number of the group of each training image, shape (N,), where a CSV file names groups."""

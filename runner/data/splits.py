@@ -1,4 +1,4 @@
-"""From the config to the three splits of a data set, or to everything that is wrong with it at once."""
+"""Opens the training, validation and test split of a data set, or collects all errors in it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from runner.base.errors import (
     RunnerError,
 )
 from runner.config.schema.data import CsvData, DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
+from runner.data.held_out import grouped_split, stratified_split
 from runner.data.images.batched import find_cache_problems
 from runner.data.images.geometry import find_size_problems
 from runner.data.source import ImageSource, Labels, Opened, Subset
@@ -26,58 +27,57 @@ from runner.data.sources.csv import open_csv
 from runner.data.sources.digits import ensure_digits
 from runner.data.sources.exclude import without_excluded
 from runner.data.sources.folder import open_folder
-from runner.data.sources.index import some
+from runner.data.sources.index import name_list
 from runner.data.sources.synthetic import open_synthetic
-from runner.data.split import grouped_split, stratified_split
 
 _NUM_PROBES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """A data set that can be trained on."""
+    """The splits of a data set without errors."""
 
     classes: tuple[str, ...]
-    """Class names in index order, frozen from the training split."""
+    """Class names of the training split, in index order."""
     train: ImageSource
     val: ImageSource
     test: ImageSource | None
     notes: tuple[str, ...]
-    """Sentences for the log: what was left out, which classes validation lacks, how validation was made."""
+    """Sentences for the log, on files that were left out, classes without validation images, and the like."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found. There are splits exactly when there are no errors."""
+    """The splits of a data set, or None, and its errors."""
 
     splits: Splits | None
     errors: tuple[RunnerError, ...]
 
 
 def open_splits(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetch: bool = True) -> Splits:
-    """Open a data set; see :func:`inspect`.
+    """Open a data set; see :func:`inspect_data`.
 
     Raises:
-        RunnerError: the mistake that was found, or all of them in one (see :func:`combined`).
+        RunnerError: the error that was found, or several in one (see :func:`combine_errors`).
     """
-    inspection = inspect(data, seed, global_batch_size=global_batch_size, may_fetch=may_fetch)
+    inspection = inspect_data(data, seed, global_batch_size=global_batch_size, may_fetch=may_fetch)
     if inspection.splits is None:
-        raise combined(inspection.errors)
+        raise combine_errors(inspection.errors)
     return inspection.splits
 
 
-def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetch: bool = True) -> Inspection:
-    """Open a data set and look for all mistakes that can be seen before training.
+def inspect_data(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetch: bool = True) -> Inspection:
+    """Open a data set and find all errors that can be found before training.
 
-    Downloads or writes the data sets that the runner brings itself. Of a folder it lists the files and decodes as
-    many images as it takes to see that there are readable ones; whether all are is not known until they are used.
+    Downloads torchvision's data sets and writes the digits, if they are missing. Lists the files of a folder, and
+    decodes a few images until one is readable; other images that can't be read are found when they are used.
 
     Args:
         data: with resolved paths (:func:`runner.data.sources.paths.resolve_paths`).
-        seed: seed of the experiment; a validation split that is made from the training split depends on it.
+        seed: seed of the experiment, on which a validation split made from the training split depends.
         global_batch_size: images per step over all processes, data.batch_size × world size.
-        may_fetch: whether a data set that is not there may be downloaded or written, and the list of its files kept;
-            what only reads a run, whose config may be another's, does neither.
+        may_fetch: whether a missing data set may be downloaded or written, and the index of a folder cached; false for
+            commands that only read a run, whose config may be somebody else's.
     """
     problems = [*find_size_problems(data), *find_cache_problems(data)]
     errors: list[RunnerError] = [ConfigError(problems)] if problems else []
@@ -97,8 +97,8 @@ def inspect(data: DataConfig, seed: int, *, global_batch_size: int = 1, may_fetc
     return Inspection(splits=splits, errors=())
 
 
-def combined(errors: Sequence[RunnerError]) -> RunnerError:
-    """One error out of at least one: of their own kind where they are all of one kind, else a PreflightError."""
+def combine_errors(errors: Sequence[RunnerError]) -> RunnerError:
+    """One error for one or more: of their class where all have the same, else a PreflightError."""
     if len(errors) == 1:
         return errors[0]
     kind = type(errors[0])
@@ -129,7 +129,7 @@ def _opened(data: DataConfig, seed: int, *, may_fetch: bool) -> tuple[Opened | N
                 ensure_digits(data.root, may_write=may_fetch)
                 return open_folder(data, may_keep=may_fetch)
             case TorchvisionData():
-                # Imports torch, which takes seconds: only whoever wants it pays for it.
+                # Imports torch, which takes seconds.
                 from runner.data.sources.torchvision import open_torchvision  # noqa: PLC0415
 
                 return open_torchvision(data, may_fetch=may_fetch), []
@@ -142,7 +142,7 @@ def _opened(data: DataConfig, seed: int, *, may_fetch: bool) -> tuple[Opened | N
 
 
 def _with_validation(opened: Opened, data: DataConfig, seed: int) -> Opened:
-    """Set a share of the training split aside, unless there is a validation split or one was named in vain."""
+    """Make a validation split from the training split, unless there is one, or one was named that can't be opened."""
     is_named = data.val is not None and isinstance(data, FolderData | CsvData | DigitsData)
     if opened.val is not None or is_named:
         return opened
@@ -168,7 +168,7 @@ def _lacking_note(opened: Opened, val: Subset, groups: Labels | None) -> tuple[s
         name for name, is_lacking in zip(opened.classes, has_training & ~has_validation, strict=True) if is_lacking
     ]
     of_what = "image" if groups is None else "group"
-    return (f"validation lacks the classes of a single {of_what}: {some(lacking)}",) if lacking else ()
+    return (f"validation lacks the classes of a single {of_what}: {name_list(lacking)}",) if lacking else ()
 
 
 def _mistakes_in_splits(opened: Opened, data: DataConfig, global_batch_size: int) -> list[RunnerError]:
@@ -201,12 +201,12 @@ def _batch_too_large(place: str, num_images: int, batch_size: int, global_batch_
 
 
 def _unreadable(name: str, source: ImageSource) -> RunnerError | None:
-    """An error where none of a few images, spread over the split, can be decoded."""
+    """An error if none of a few images, spread over the split, can be decoded."""
     failure: InvalidDatasetError | None = None
     num_probes = min(_NUM_PROBES, len(source))
     for image in np.linspace(0, len(source) - 1, num_probes, dtype=np.int64).tolist():
         try:
-            source.load(image)
+            source.open(image).pixels()
         except InvalidDatasetError as error:
             failure = failure or error
         else:

@@ -1,1 +1,1 @@
-"""Devices and what the processes of a run say to each other."""
+"""Devices, network addresses, the process group and its watchdog."""

@@ -1,7 +1,7 @@
-"""Which address of this machine serves the others, and which of its network interfaces they reach it by.
+"""The addresses and network interfaces by which the machines of a run reach each other.
 
-Whoever reaches a store, or a socket of gloo or NCCL, is inside of the run; so nothing listens at more addresses than
-the run needs. Imports no torch.
+Stores and the sockets of gloo and NCCL have no authentication, so nothing listens at more addresses than the run needs.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,45 +17,44 @@ from pathlib import Path
 from runner.base.errors import LaunchError
 
 ANY = ""
-"""As an address to listen at: all of them."""
+"""Listen at all addresses."""
 _POLL_SECONDS = 0.2
 _SIOCGIFADDR = 0x8915
 _LOOPBACK_NAMES = ("localhost", "ip6-localhost", "localhost.localdomain")
-_SCOPE_OF_ALL = "00"  # in Linux' table of IPv6 addresses: neither of a host nor of a link
+_GLOBAL_SCOPE = "00"  # in /proc/net/if_inet6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A host and a port as this machine sees them."""
+    """A host and a port, and whether the host is this machine."""
 
     host: str
     port: int
     own: str | None
-    """Where the host is this machine: the address to serve at, or ANY where it can't be told which of several is meant;
-    else None."""
+    """Where the host is this machine: the address to listen at, or ANY where several are possible; else None."""
 
     @property
     def target(self) -> str:
-        """What to connect to from here."""
+        """The address to connect to from this machine."""
         return self.own or self.host
 
 
 def find_endpoint(host: str, port: int, seconds: float) -> Endpoint:
-    """Find out whether a host is this machine, and at which of its addresses the others expect it.
+    """Find out whether a host is this machine, and at which of its addresses other machines connect to it.
 
-    Debian and others write the own name of a machine down as a loopback address, under which nobody else finds it: then
-    its only other address is meant.
+    Debian and others resolve a machine's own host name to a loopback address, which other machines can't reach: then
+    its only other address is taken.
 
     Args:
         host: name or address.
-        port: plain number.
-        seconds: longest wait for a name that is not known yet: names may come up later than machines do.
+        port: of the endpoint.
+        seconds: longest wait until the name resolves; DNS may know a new machine only some time after it has started.
 
     Raises:
         LaunchError: when the host does not resolve.
     """
     own = [address for address in _resolved(host, seconds) if _is_own(address)]
-    # What listens at one address is not found at the other; all know IPv4.
+    # A listener at one address is not reached by the other; all machines have IPv4.
     own.sort(key=lambda address: (is_loopback(address), ":" in address))
     if not own:
         return Endpoint(host=host, port=port, own=None)
@@ -84,14 +83,14 @@ def _resolved(host: str, seconds: float) -> list[str]:
             if time.monotonic() > deadline:
                 why = getattr(error, "strerror", None) or str(error)
                 raise LaunchError(
-                    f"the host {host!r} does not resolve on {socket.gethostname()} ({why}), and there the run is to "
-                    "meet (dist.rendezvous, else MASTER_ADDR); give a name that all machines know, or an address"
+                    f"the host {host!r} of the rendezvous (dist.rendezvous, else MASTER_ADDR) does not resolve on "
+                    f"{socket.gethostname()} ({why}); give a name that all machines know, or an address"
                 ) from error
             time.sleep(_POLL_SECONDS)
 
 
 def _is_own(address: str) -> bool:
-    """Whether an address is one of this machine's: only those can be bound."""
+    """Whether an address is one of this machine's, which can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
@@ -102,7 +101,7 @@ def _is_own(address: str) -> bool:
 
 
 def address_towards(host: str, port: int = 9) -> str:
-    """This machine's address on the way to another one; sends nothing."""
+    """This machine's address on the route to another one; sends nothing."""
     family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)
@@ -110,23 +109,23 @@ def address_towards(host: str, port: int = 9) -> str:
 
 
 def other_addresses() -> list[str]:
-    """The addresses by which other machines may reach this one: of IPv4, without IPv4 those of IPv6."""
+    """The addresses by which other machines may reach this one: IPv4, or IPv6 where there is no IPv4."""
     found = [address for name, address in _interfaces() if not is_loopback(address) and not name.startswith("docker")]
     return [address for address in found if ":" not in address] or found
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface with this address; None where that can't be asked."""
+    """The network interface with this address; None where the system does not say."""
     return next((name for name, known in _interfaces() if known == address), None)
 
 
 def loopback_interface() -> str | None:
-    """The network interface that leaves this machine for nowhere: lo on Linux, lo0 on macOS."""
+    """The loopback interface: lo on Linux, lo0 on macOS."""
     return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
 
 
 def _interfaces() -> Iterator[tuple[str, str]]:
-    """Name and address of each interface, as far as Linux tells."""
+    """Name and address of each interface; nothing on Windows, no IPv6 outside of Linux."""
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
     except ImportError:
@@ -139,24 +138,24 @@ def _interfaces() -> Iterator[tuple[str, str]]:
     table = Path("/proc/net/if_inet6")
     for line in table.read_text(encoding="ascii").splitlines() if table.is_file() else ():
         digits, _, _, scope, _, name = line.split()
-        if scope == _SCOPE_OF_ALL or name == loopback_interface():
+        if scope == _GLOBAL_SCOPE or name == loopback_interface():
             yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
 
 
-def keep_to(interface: str | None) -> None:
-    """Let gloo and NCCL, in this process and those it starts, listen at one interface, unless the user names another.
+def use_interface(interface: str | None) -> None:
+    """Make gloo and NCCL, in this process and its children, listen at one interface, unless the user has set another.
 
-    Gloo would take that of the host's own name, NCCL the first ones that are up.
+    By default gloo takes that of the host's own name, NCCL the first ones that are up.
     """
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # = is for this very name, without it for a prefix
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # without = it would be a prefix
 
 
 def network_id() -> str:
-    """The same for all processes that share a loopback interface, and for no others; empty where it can't be told.
+    """Equal for exactly those processes that share a loopback interface; empty where the system does not say.
 
-    Hosts may have equal names, and containers of one machine each a network of their own.
+    Host names don't tell: machines may have equal names, and each container of a machine may have its own network.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,4 +1,4 @@
-"""What a process knows of the group it belongs to, and the exchanges that training needs."""
+"""The place of a process among those of a run, and the collective operations that training needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed
@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 _INT64_MAX = torch.iinfo(torch.int64).max
-# Its name until torch 2.14, and since.
+# The argument's name until torch 2.14, and since.
 _BUFFERS_AT_EACH_STEP = next(
     name
     for name in ("forward_sync_buffers", "broadcast_buffers")
@@ -22,13 +22,13 @@ _BUFFERS_AT_EACH_STEP = next(
 )
 
 
-def _no_one_watches() -> None:
-    """A run of one process may take as long as it likes."""
+def _no_heartbeat() -> None:
+    """A run of one process has no watchdog."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistContext:
-    """Place of this process among all processes of a run."""
+    """The rank and device of this process, and collective operations over all processes of the run."""
 
     rank: int
     """Number of this process, from 0."""
@@ -41,11 +41,11 @@ class DistContext:
     device: torch.device
     """Where this process computes."""
     mode: str = "inline"
-    """How the processes were started, for the record."""
+    """How the processes were started: inline, elastic or adopted; for run.json."""
     control: torch.distributed.ProcessGroup | None = None
-    """For small messages between the CPUs (gloo), beside the exchange of gradients; None where there is one process."""
-    heartbeat: Callable[[], None] = _no_one_watches
-    """Called whenever this process gets on; whoever watches it takes a long silence for a stall."""
+    """A gloo group for small messages between the CPUs, besides the one for gradients; None with one process."""
+    heartbeat: Callable[[], None] = _no_heartbeat
+    """Called at each step; the watchdog takes a long time without a call for a stall."""
 
     @property
     def is_main(self) -> bool:
@@ -59,9 +59,9 @@ class DistContext:
         return values
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
-        """The plain values of all processes, one after another by rank; every process must call it.
+        """The values of all processes, concatenated by rank; every process must call it.
 
-        Plain is what JSON knows, and what is read is JSON; of many processes, tuples come back as lists.
+        They are sent as JSON: with several processes, tuples come back as lists.
         """
         if self.world_size == 1:
             return list(values)
@@ -69,20 +69,19 @@ class DistContext:
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
         torch.distributed.all_gather(lengths, torch.tensor([len(own)]), group=self.control)
         longest = max(int(length) for length in lengths)
-        everyone = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
+        contents = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: len(own)] = own
-        torch.distributed.all_gather(everyone, padded, group=self.control)
-        return [
-            value for told, length in zip(everyone, lengths, strict=True) for value in _from_bytes(told[: int(length)])
-        ]
+        torch.distributed.all_gather(contents, padded, group=self.control)
+        pairs = zip(contents, lengths, strict=True)
+        return [value for content, length in pairs for value in _from_bytes(content[: int(length)])]
 
     def total(self, number: int) -> int:
-        """The sum of a number over all processes, between their CPUs; every process must call it."""
+        """The sum of a number over all processes, by the CPUs; every process must call it."""
         return self.begin_total(number)()
 
     def begin_total(self, number: int) -> Callable[[], int]:
-        """Begin a :meth:`total`, which goes on beside what follows; what is returned waits for it and gives the sum."""
+        """Start a :meth:`total` asynchronously; the function that is returned waits for it and returns the sum."""
         if self.world_size == 1:
             return lambda: number
         whole = torch.tensor(number)
@@ -94,8 +93,8 @@ class DistContext:
 
         return wait
 
-    def share_object(self, value: Any) -> Any:  # noqa: ANN401 - plain values
-        """The main process's plain values, as :meth:`gather` has them; every process must call it."""
+    def broadcast_object(self, value: Any) -> Any:  # noqa: ANN401 - plain values
+        """The main process's value, sent as JSON; every process must call it."""
         if self.world_size == 1:
             return value
         content = _as_bytes(value) if self.is_main else torch.empty(0, dtype=torch.uint8)
@@ -106,24 +105,24 @@ class DistContext:
         torch.distributed.broadcast(content, src=0, group=self.control)
         return _from_bytes(content)
 
-    def share_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Fill tensors on the CPU with those of the main process, in place; every process must call it."""
+    def broadcast_tensors(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Overwrite tensors on the CPU with those of the main process; every process must call it."""
         if self.world_size > 1:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, src=0, group=self.control)
 
     def smallest(self, value: int | None) -> int | None:
-        """The smallest number that any process has; None where none has any. Every process must call it."""
+        """The minimum over all processes that have a number; None where none has one. Every process must call it."""
         if self.world_size == 1:
             return value
         least = torch.tensor(_INT64_MAX if value is None else value)
         torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, group=self.control)
         return None if least.item() == _INT64_MAX else int(least)
 
-    def share_buffers(self, module: nn.Module) -> None:
-        """Give every process the buffers of the main one, such as the statistics of BatchNorm, in place.
+    def broadcast_buffers(self, module: nn.Module) -> None:
+        """Overwrite the buffers, such as the statistics of BatchNorm, with those of the main process.
 
-        Each process has seen other images. What is evaluated, by all, must be what the main process saves.
+        The statistics differ, as each process has seen other images; all must evaluate what the main process saves.
         """
         if self.world_size == 1:
             return
@@ -131,30 +130,28 @@ class DistContext:
             torch.distributed.broadcast(buffer, src=0)
 
     def replicate(self, model: nn.Module, *, is_graph_static: bool) -> nn.Module:
-        """What computes a model's gradients, averaged over all processes: the model itself where there is one process.
+        """Wrap a model in DistributedDataParallel; the model itself with one process.
 
-        Only parameters that learn at this moment are exchanged: call it again when others begin to.
+        Only parameters that require gradients now are reduced: call it again when that changes.
 
         Args:
-            model: on the device; becomes that of the main process.
+            model: on the device; its weights become those of the main process.
             is_graph_static: every step computes the same operations, and each step exchanges gradients.
         """
         if self.world_size == 1:
             return model
-        own_buffers: dict[str, Any] = {_BUFFERS_AT_EACH_STEP: False}
-        on_gpu = self.device.type == "cuda"
         return DistributedDataParallel(
             model,
-            device_ids=[self.device] if on_gpu else None,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             static_graph=is_graph_static,
-            # Each process keeps statistics of its own until `share_buffers`; sending them at each step gains nothing.
-            **own_buffers,
+            # Each process keeps its own statistics until `broadcast_buffers`; sending them at each step gains nothing.
+            **cast(dict[str, Any], {_BUFFERS_AT_EACH_STEP: False}),
         )
 
 
 def _as_bytes(value: Any) -> torch.Tensor:  # noqa: ANN401 - plain values
-    """Not a pickle, as of PyTorch's own exchange of objects: who joins the group must not run code in the others."""
+    """JSON, where PyTorch's own functions for objects pickle: a peer must not be able to run code in this process."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
@@ -163,30 +160,27 @@ def _from_bytes(content: torch.Tensor) -> Any:  # noqa: ANN401 - plain values
 
 
 class Vote:
-    """Asks all processes for a number at each step, without a wait: the answer comes with the next call.
-
-    By then the exchange has long been carried out, beside the step's work.
-    """
+    """An asynchronous all-reduce (maximum) at each step, whose result is read one step later, without a wait."""
 
     def __init__(self, dist: DistContext) -> None:
         self._dist = dist
-        self._ballot = torch.zeros((), dtype=torch.int64)
+        self._buffer = torch.zeros((), dtype=torch.int64)
         self._pending: torch.distributed.Work | None = None
 
     def cast(self, number: int) -> int:
-        """The largest number that any process gave at the call before this one; of one process, at this one.
+        """The maximum over all processes at the previous call, 0 at the first; with one process: `number`.
 
-        Every process must call it, equally often; all get the same answer.
+        Every process must call it, equally often; all get the same result.
         """
         if self._dist.world_size == 1:
             return number
         answer = 0
         if self._pending is not None:
             self._pending.wait()
-            answer = int(self._ballot)
-        self._ballot.fill_(number)
+            answer = int(self._buffer)
+        self._buffer.fill_(number)
         largest = torch.distributed.ReduceOp.MAX
-        self._pending = torch.distributed.all_reduce(self._ballot, largest, group=self._dist.control, async_op=True)
+        self._pending = torch.distributed.all_reduce(self._buffer, largest, group=self._dist.control, async_op=True)
         return answer
 
 

@@ -1,26 +1,29 @@
-"""Chooses the device and the number format, and says why; brings tensors and seeds there."""
+"""Choice of device, precision, memory format and threads; moving tensors, seeding, determinism."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
+import torch.distributed
 from joblib import cpu_count  # type: ignore[import-untyped]
 from torch import Tensor
 
 from runner.base.errors import DeviceError
 
 if TYPE_CHECKING:
-    from runner.config.schema.dist import DistConfig
+    from runner.config.schema import Config
     from runner.dist.collectives import DistContext
 
 _AMPERE = 8  # the first CUDA compute capability with fast bf16
 
 
-class Wanted(Protocol):
-    """The keys of whoever computes: a training, or a call of `predict`."""
+class ComputeConfig(Protocol):
+    """The keys of `trainer` and `predict` that choose device and precision."""
 
     @property
     def device(self) -> str:
@@ -42,25 +45,27 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the forward pass."""
+        """As a torch dtype."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.name]
 
     def autocast(self, device_type: str) -> torch.autocast:
-        """One code path for all formats: autocast that does nothing in fp32."""
+        """An autocast context, which is disabled in fp32."""
         return torch.autocast(device_type, dtype=self.dtype, enabled=self.name != "fp32")
 
 
-def moved(tensor: Tensor, device: torch.device, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
-    """A tensor on a device. On a CUDA device the host does not wait for the copy, if it comes from page-locked memory.
+def to_device(
+    tensor: Tensor, device: torch.device, memory_format: torch.memory_format = torch.preserve_format
+) -> Tensor:
+    """`tensor.to(device)`; to CUDA, from page-locked memory, the host does not wait for the copy.
 
-    Elsewhere it waits: of an MPS device, torch would read the tensor's memory after its owner has freed it.
+    To MPS it waits: torch would read the tensor's memory after it has been freed.
     """
     return tensor.to(device, non_blocking=device.type == "cuda", memory_format=memory_format)
 
 
 def seed_generators(device: torch.device, seed: int) -> None:
     """Seed torch's global generators of the CPU and of this device; `seed` has at most 64 bits."""
-    # Not torch.manual_seed: for each kind of device that is absent it writes down where it was called, in 0.14 ms.
+    # torch.manual_seed formats a stack trace for each kind of device that is absent, which takes 0.14 ms.
     torch.default_generator.manual_seed(seed)
     match device.type:
         case "cuda":
@@ -69,16 +74,16 @@ def seed_generators(device: torch.device, seed: int) -> None:
             torch.mps.manual_seed(seed)
 
 
-def count_gpus() -> int:
-    """GPUs that CUDA can use.
+def count_cuda_devices() -> int:
+    """The number of GPUs that CUDA can use.
 
-    torch.cuda.device_count() counts what the driver's management library sees: GPUs too for which the driver is too old
-    or which are broken, and all cards where MIG lets a process use a part of one.
+    torch.cuda.device_count() asks NVML, which also counts broken GPUs and those for which the driver is too old, and
+    all cards where MIG gives a process a part of one.
     """
     return int(torch._C._cuda_getDeviceCount()) if torch.cuda.is_available() else 0
 
 
-def choose_device(config: Wanted, local_rank: int = 0, *, key: str = "trainer.device") -> torch.device:
+def choose_device(config: ComputeConfig, local_rank: int = 0, *, key: str = "trainer.device") -> torch.device:
     """The device of a process; `key` names it in messages.
 
     Raises:
@@ -94,21 +99,67 @@ def choose_device(config: Wanted, local_rank: int = 0, *, key: str = "trainer.de
     return torch.device("cuda", local_rank) if wanted == "cuda" else torch.device(wanted)
 
 
-def check_sync_batchnorm(config: DistConfig, device: torch.device, world_size: int) -> None:
-    """Refuse statistics over all processes where PyTorch can't compute them; one process has them by itself.
+def check_device(config: Config, device: torch.device, world_size: int) -> list[DeviceError]:
+    """Find what a config asks for that this device, or the PyTorch installed here, can't do.
 
-    Raises:
-        DeviceError: of several processes this one does not train on CUDA.
+    As `trainer.device=auto` may be another device on each machine, each machine checks its own.
+
+    Args:
+        config: complete and checked.
+        device: from :func:`choose_device`.
+        world_size: number of processes.
     """
-    if config.sync_batchnorm and world_size > 1 and device.type != "cuda":
-        raise DeviceError(
-            f"dist.sync_batchnorm = true: PyTorch has it for CUDA only, and these {world_size} processes would train "
-            f"on {device.type}; set dist.sync_batchnorm=false"
+    mistakes: list[str] = []
+    kind, backend = device.type, choose_backend(config, device)
+    available = [name for name in ("nccl", "gloo") if torch.distributed.is_backend_available(name)]
+    if world_size > 1 and kind == "mps":
+        mistakes.append(
+            f"trainer.device = {config.trainer.device}: {world_size} processes can't train on MPS, for which PyTorch "
+            "has no process group; set dist.procs_per_node=1, or trainer.device=cpu"
         )
+    elif world_size > 1 and backend == "nccl" and kind != "cuda":
+        mistakes.append(
+            f"dist.backend = nccl: NCCL exchanges gradients between GPUs, and these {world_size} processes would train "
+            f"on {kind}; set dist.backend=auto, or gloo"
+        )
+    elif world_size > 1 and backend not in available:
+        mistakes.append(
+            f"dist.backend = {config.dist.backend}: the PyTorch that is installed here was built without {backend}; "
+            f"there is {', '.join(available) or 'none'}"
+        )
+    if config.dist.sync_batchnorm and world_size > 1 and kind != "cuda":
+        mistakes.append(
+            f"dist.sync_batchnorm = true: PyTorch has it for CUDA only, and these {world_size} processes would train "
+            f"on {kind}; set dist.sync_batchnorm=false"
+        )
+    missing = _missing_for_compiling(device) if config.trainer.compile else None
+    if missing is not None:
+        mistakes.append(f"trainer.compile = true: {missing}; install it, or set trainer.compile=false")
+    return [DeviceError(mistake) for mistake in mistakes]
 
 
-def choose_precision(config: Wanted, device: torch.device, *, key: str = "trainer.precision") -> Precision:
-    """The number format for a device; `auto` takes bf16 where the hardware multiplies it fast; `key` is for messages.
+def _missing_for_compiling(device: torch.device) -> str | None:
+    """What torch.compile needs for a device, besides PyTorch, and is not installed; None where nothing is missing."""
+    if device.type == "cuda":
+        is_there = importlib.util.find_spec("triton") is not None
+        return None if is_there else "for GPUs torch.compile needs triton, which is not installed here"
+    from torch._inductor import config as inductor_config  # noqa: PLC0415 - takes a second
+
+    compilers = [name for name in inductor_config.cpp.cxx if name is not None]
+    if device.type == "cpu" and not any(shutil.which(name) for name in compilers):
+        return f"for the CPU torch.compile needs a C++ compiler, and there is no {' and no '.join(compilers)} on PATH"
+    return None
+
+
+def choose_backend(config: Config, device: torch.device) -> Literal["nccl", "gloo"]:
+    """The library that exchanges gradients: as configured, else nccl for CUDA and gloo for other devices."""
+    if config.dist.backend != "auto":
+        return config.dist.backend
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def choose_precision(config: ComputeConfig, device: torch.device, *, key: str = "trainer.precision") -> Precision:
+    """The precision on a device; `auto` takes bf16 where the hardware is fast at it; `key` names it in messages.
 
     Raises:
         DeviceError: fp16 on a device that can't train in it.
@@ -132,10 +183,11 @@ def choose_precision(config: Wanted, device: torch.device, *, key: str = "traine
             return Precision(name="fp32", reason=f"the safe choice on {device.type}")
 
 
-def agreed_precision(config: Wanted, dist: DistContext) -> Precision:
-    """The number format of all processes, which must call it: `auto` takes the one in which none of them is slow.
+def agreed_precision(config: ComputeConfig, dist: DistContext) -> Precision:
+    """One precision for all processes, each of which must call it; `auto` takes one in which none of them is slow.
 
-    Results would depend on who has which image else; and gradients of fp16, which are scaled, go with no others.
+    Otherwise results would depend on which process has which image, and scaled fp16 gradients would be averaged with
+    unscaled ones.
 
     Raises:
         DeviceError: fp16 on a device that can't train in it.
@@ -159,8 +211,8 @@ def choose_memory_format(device: torch.device, precision: Precision, image_size:
 
 
 def bf16_features_of_the_cpu() -> dict[str, bool]:
-    """What the CPU multiplies bf16 with, the fastest first, and whether it is there."""
-    # torch has no public question for this; these two have stood since torch 2.4.
+    """The CPU features for bf16 products, the fastest first, and whether this CPU has them."""
+    # There is no public function for this; these two have existed since torch 2.4.
     return {
         "AMX": bool(torch.cpu._is_amx_tile_supported()),
         "AVX-512 bf16": bool(torch.cpu._is_avx512_bf16_supported()),
@@ -168,9 +220,9 @@ def bf16_features_of_the_cpu() -> dict[str, bool]:
 
 
 def choose_num_threads(num_sharing_cores: int) -> int:
-    """Threads with which a process computes on the CPU: its share of the cores, at least 1.
+    """CPU threads of a training process: its share of the cores, at least 1.
 
-    A process that has its cores to itself keeps torch's own choice, and so does one whose user has set OMP_NUM_THREADS.
+    torch's own choice, where the process does not share its cores or the user has set OMP_NUM_THREADS.
 
     Args:
         num_sharing_cores: training processes that share the cores of this one, itself included.
@@ -178,7 +230,7 @@ def choose_num_threads(num_sharing_cores: int) -> int:
     own_choice = torch.get_num_threads()
     if num_sharing_cores == 1 or "OMP_NUM_THREADS" in os.environ:
         return own_choice
-    # Hyperthreads compute no faster together: torch counts cores. It overlooks the limits of a container.
+    # torch counts cores, as hyperthreads don't compute faster together, but overlooks the limits of a container.
     return max(1, min(int(cpu_count()), own_choice) // num_sharing_cores)
 
 
@@ -188,7 +240,7 @@ def set_determinism(*, deterministic: bool) -> None:
     On a CPU our operations give the same bits anyway, for the same number of threads.
     """
     if deterministic:
-        # Without it cuBLAS refuses to be deterministic; it is read when CUDA starts.
+        # cuBLAS is deterministic only with this variable, which it reads when CUDA is initialised.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.deterministic = deterministic
@@ -199,7 +251,7 @@ def set_determinism(*, deterministic: bool) -> None:
 
 
 def describe_device(device: torch.device) -> str:
-    """The device in words, for the log and for run.json."""
+    """A description for the log and for run.json."""
     if device.type == "cuda":
         return f"cuda: {torch.cuda.get_device_name(device)}"
     if device.type == "cpu":

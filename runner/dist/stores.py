@@ -1,7 +1,4 @@
-"""Opens the stores over which processes and machines meet, each at one address.
-
-PyTorch's own way of serving one listens at all addresses of the machine.
-"""
+"""The stores (TCPStore, FileStore) of the rendezvous. A TCPStore of PyTorch's own listens at all addresses."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from runner.dist.addresses import ANY, find_endpoint
 _BACKLOG = 2048
 
 
-def serve(address: str, port: int, *, seconds: float, world_size: int | None = None) -> Store:
-    """Serve a store in this process, for as long as anybody holds it.
+def serve_store(address: str, port: int, *, seconds: float, world_size: int | None = None) -> Store:
+    """Serve a TCPStore in this process until the object is deleted.
 
     Args:
         address: to listen at; ANY for all of this machine's.
-        port: plain number.
-        seconds: longest wait for an answer and, with a world size, for the others.
+        port: to listen at.
+        seconds: longest wait for an answer and, with a world size, for the other processes.
         world_size: number of processes to wait for; None for no wait.
 
     Raises:
         OSError: the port is in use, or can't be opened.
-        DistError: the others did not come.
+        DistError: the other processes did not connect in time.
     """
     is_dual = address == ANY and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if is_dual or ":" in address else socket.AF_INET
@@ -46,11 +43,11 @@ def serve(address: str, port: int, *, seconds: float, world_size: int | None = N
     )
 
 
-def connect(host: str, port: int, *, seconds: float, world_size: int | None = None) -> Store:
-    """A client of a store; see :func:`serve`.
+def connect_store(host: str, port: int, *, seconds: float, world_size: int | None = None) -> Store:
+    """A client of a store; arguments as of :func:`serve_store`.
 
     Raises:
-        DistError, RuntimeError: when nothing, or something else, answers there.
+        DistError, RuntimeError: no TCPStore answers there.
     """
     return TCPStore(
         host,
@@ -63,35 +60,35 @@ def connect(host: str, port: int, *, seconds: float, world_size: int | None = No
 
 
 def open_store(url: str, rank: int, world_size: int, seconds: float) -> Store:
-    """The store of processes that others have started, which rank 0 serves unless an elastic agent does.
+    """The store of processes that torchrun, srun or mpirun has started; rank 0 serves it unless an elastic agent does.
 
     Args:
         url: env://, tcp://host:port or file:///path.
         rank: of this process.
         world_size: number of processes.
-        seconds: longest wait for the others.
+        seconds: longest wait for the other processes.
 
     Raises:
-        ValueError: the URL, or the environment, names no place.
+        ValueError: the URL is invalid, or MASTER_ADDR or MASTER_PORT is not set.
         LaunchError: the host does not resolve.
-        DistError, RuntimeError, OSError: nobody answers, or the port can't be opened.
+        DistError, RuntimeError, OSError: no store answers, or the port can't be opened.
     """
     if url.startswith("file://"):
         return FileStore(url.removeprefix("file://"), world_size)
     host, port = _host_and_port(url)
     if _is_served_by_agent(host, port):
-        return connect(host, port, seconds=seconds, world_size=world_size)
+        return connect_store(host, port, seconds=seconds, world_size=world_size)
     endpoint = find_endpoint(host, port, seconds)
     if rank != 0:
-        return connect(endpoint.target, port, seconds=seconds, world_size=world_size)
+        return connect_store(endpoint.target, port, seconds=seconds, world_size=world_size)
     if endpoint.own is None or endpoint.own == ANY:
         LOGGER.warning(
-            "%s is no address of this machine that others could be told to use, so the processes meet at port %d of "
-            "all its interfaces; the address of rank 0's network instead of a name would open that one only",
+            "%s does not say which interface of this machine the other processes use, so the store listens at port %d "
+            "of all interfaces; with the address of rank 0 instead of a name it would listen at that one only",
             host,
             port,
         )
-    return serve(endpoint.own or ANY, port, seconds=seconds, world_size=world_size)
+    return serve_store(endpoint.own or ANY, port, seconds=seconds, world_size=world_size)
 
 
 def _host_and_port(url: str) -> tuple[str, int]:
@@ -107,6 +104,6 @@ def _host_and_port(url: str) -> tuple[str, int]:
 
 
 def _is_served_by_agent(host: str, port: int) -> bool:
-    """Whether torchrun, or our launcher, has said that it serves the store where its processes meet."""
-    said = os.environ.get("TORCHELASTIC_USE_AGENT_STORE"), os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    return said == ("True", host, str(port))
+    """Whether torchrun, or our launcher, has set that its agent serves this store."""
+    names = ("TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT")
+    return [os.environ.get(name) for name in names] == ["True", host, str(port)]

@@ -1,4 +1,4 @@
-"""Watches one process: does it get on, and does whoever started it still live."""
+"""Ends a process that makes no progress, or whose parent has died."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from contextlib import contextmanager
 _STDERR = 2
 _PR_SET_PDEATHSIG = 1
 _TICK_SECONDS = 0.5
-# A thread of Python can't act while C code holds the interpreter; faulthandler, which needs none, does so later.
+# While C code holds the GIL, no Python thread runs; faulthandler, which needs no GIL, acts this much later.
 _GRACE_SECONDS = 15.0
 
 
 class Watchdog:
-    """Ends a process that stalls or that has lost its parent."""
+    """A thread that ends this process when heartbeats stop or the parent dies."""
 
     def __init__(self, *, parent: int, stall_seconds: float | None, on_stall: Callable[[float], None]) -> None:
-        """Plain values.
+        """Does not start the thread; see :meth:`running`.
 
         Args:
-            parent: process without which this one shall not live.
-            stall_seconds: longest time between two calls of :meth:`beat`; None for as long as it likes.
-            on_stall: called with the seconds without one, on another thread; the process ends after it.
+            parent: ID of the parent process.
+            stall_seconds: longest time between two calls of :meth:`heartbeat`; None for no limit.
+            on_stall: called with the seconds since the last heartbeat, on the watchdog's thread, before the exit.
         """
         self.parent = parent
         self.stall_seconds = stall_seconds
@@ -38,7 +38,7 @@ class Watchdog:
         self._is_over = threading.Event()
 
     def heartbeat(self) -> None:
-        """Say that the process gets on."""
+        """Report progress."""
         self._last_heartbeat = time.monotonic()
         if self.stall_seconds is not None and self._last_heartbeat - self._armed_at > 1:
             self._armed_at = self._last_heartbeat
@@ -46,7 +46,7 @@ class Watchdog:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Watch until the end of the block."""
+        """Run the watchdog within the block."""
         self.heartbeat()
         thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         thread.start()
@@ -69,9 +69,9 @@ class Watchdog:
                     os._exit(1)
 
 
-def die_with(parent: int) -> None:
-    """End this process when its parent ends, however that ends, even before any thread of ours could notice."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies (Linux), even while no Python thread can run."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # it died before prctl was called
         os._exit(128 + signal.SIGKILL)

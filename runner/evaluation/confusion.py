@@ -1,4 +1,4 @@
-"""Which classes are taken for which: a confusion matrix of which only the counts above 0 are kept."""
+"""A sparse confusion matrix."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 Counts = npt.NDArray[np.int64]
 
-# Of 21,841 classes a whole matrix would take gigabytes in each process and a gigabyte in each file.
+# For the 21,841 classes of ImageNet-21k a dense matrix takes gigabytes in each process and a gigabyte in each file.
 _MOST_CLASSES_IN_A_MATRIX = 2000
-_MOST_SQUARES = 1000  # more than a picture has dots for
+_MOST_SQUARES = 1000  # the picture has fewer pixels than this
 
 
 @dataclass(frozen=True, kw_only=True)
 class Confusion:
-    """How many images of each class were taken for each class: at most one entry per image, in the matrix's order."""
+    """The entries above 0 of a confusion matrix, in row-major order."""
 
     truth: Counts
     """Class index, shape (entries,)."""
@@ -30,14 +30,14 @@ class Confusion:
 
     @classmethod
     def of(cls, labels: Counts, predicted: Counts, num_classes: int) -> Confusion:
-        """Of images whose truth and first guess are known, shape (N,) each."""
+        """From the true and the predicted class index of each image, shape (N,) each."""
         pairs, count = np.unique(labels * num_classes + predicted, return_counts=True)
         truth, guess = np.divmod(pairs, num_classes)
         return cls(truth=truth, predicted=guess, count=count.astype(np.int64), num_classes=num_classes)
 
     @classmethod
     def from_json(cls, value: Sequence[Sequence[int]] | Mapping[str, Sequence[int]], num_classes: int) -> Confusion:
-        """What :meth:`to_json` gave."""
+        """From the result of :meth:`to_json`."""
         if isinstance(value, Mapping):
             parts = {name: np.array(value[name], dtype=np.int64) for name in ("truth", "predicted", "count")}
             return cls(**parts, num_classes=num_classes)
@@ -47,7 +47,7 @@ class Confusion:
 
     @property
     def is_small(self) -> bool:
-        """Whether people and programs can do with the whole matrix."""
+        """Whether the matrix is written densely."""
         return self.num_classes <= _MOST_CLASSES_IN_A_MATRIX
 
     @property
@@ -57,21 +57,21 @@ class Confusion:
 
     @property
     def of_prediction(self) -> Counts:
-        """Images taken for each class, shape (classes,)."""
+        """Images predicted as each class, shape (classes,)."""
         return self._summed(self.predicted)
 
     @property
     def hits(self) -> Counts:
-        """Images of each class that were taken for it, shape (classes,)."""
+        """Images of each class that were predicted as it, shape (classes,)."""
         is_hit = self.truth == self.predicted
         return self._summed(self.truth[is_hit], self.count[is_hit])
 
     def matrix(self) -> Counts:
-        """The whole, with the truth in its rows: shape (classes, classes)."""
+        """The dense matrix, true classes in rows: shape (classes, classes)."""
         return self._in_bins(self.num_classes)
 
     def for_picture(self) -> Counts:
-        """The same, of more than 1,000 classes with neighbouring ones taken together: shape (squares, squares)."""
+        """The dense matrix, with neighbouring classes summed where there are more than 1,000: shape (cells, cells)."""
         return self._in_bins(min(self.num_classes, _MOST_SQUARES))
 
     def _in_bins(self, num_bins: int) -> Counts:
@@ -81,7 +81,7 @@ class Confusion:
         return bins
 
     def to_json(self) -> Any:  # noqa: ANN401 - a matrix, or its entries by column
-        """The whole matrix as nested lists; of more than 2,000 classes its entries above 0 as three lists."""
+        """The dense matrix as nested lists; of more than 2,000 classes its entries above 0 as three lists."""
         if self.is_small:
             return self.matrix().tolist()
         return {name: getattr(self, name).tolist() for name in ("truth", "predicted", "count")}
@@ -93,7 +93,7 @@ class Confusion:
 
 
 def shares_of_rows(matrix: Counts) -> npt.NDArray[np.float64]:
-    """What share of its row each count is, in [0, 1]; 0 in rows without images."""
+    """Each count divided by the sum of its row, in [0, 1]; 0 in rows without images."""
     totals = matrix.sum(axis=1, keepdims=True)
     shares: npt.NDArray[np.float64] = np.divide(matrix, totals, out=np.zeros(matrix.shape), where=totals > 0)
     return shares

@@ -1,4 +1,4 @@
-"""Which weights of a run are evaluated."""
+"""Chooses and loads the weights of a run that are evaluated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from runner.base.errors import CheckpointError
 from runner.base.files import sha256_of
+from runner.base.reasons import first_line
 from runner.dist.collectives import DistContext
 from runner.model import read_trained, with_versions
 from runner.run.checkpoint import CheckpointStore, verify
@@ -32,20 +33,20 @@ class ChosenWeights:
     """`best`, or the name of a checkpoint."""
     kind: Weights
     epoch: int
-    """Epochs that were finished when they were saved."""
+    """Finished epochs when they were saved."""
     sha256: str
-    """Of the file: the same weights are the same bytes, be they in a checkpoint or in the package."""
+    """Of the file, which has the same bytes in a checkpoint and in the package."""
     is_automatic: bool
-    """Whether `auto` takes these of their checkpoint."""
+    """Whether weights=auto chooses this kind in this checkpoint."""
 
     @property
     def label(self) -> str:
-        """What tells them from other weights of the run, as part of a folder's name; empty for the best."""
+        """The part of a folder's name that distinguishes them from other weights of the run; empty for the best."""
         parts = [] if self.checkpoint == "best" and self.is_automatic else [self.checkpoint]
         return "-".join(parts if self.is_automatic else [*parts, self.kind])
 
     def to_json(self) -> dict[str, Any]:
-        """As metrics.json names them."""
+        """The entry `weights` of metrics.json."""
         return {"checkpoint": self.checkpoint, "epoch": self.epoch, "kind": self.kind, "sha256": self.sha256}
 
 
@@ -54,12 +55,12 @@ def choose_weights(run_dir: Path, checkpoint: str, weights: WeightsChoice = "aut
 
     Args:
         run_dir: a run folder.
-        checkpoint: `best` (of a completed run those of its package), `last`, or the name of a checkpoint.
-        weights: the raw ones or their moving average, where the checkpoint has both (trainer.ema_decay). auto: of
-            `best` those that were the best; of another checkpoint the average where there is one, as timm loads them.
+        checkpoint: `best` (of a completed run the packaged weights), `last`, or the name of a checkpoint.
+        weights: raw, or ema for their moving average (trainer.ema_decay). auto: for `best` the kind with the better
+            metric; for another checkpoint the average where there is one, as timm does.
 
     Raises:
-        CheckpointError: when there are none or they are damaged; names the checkpoints that are whole.
+        CheckpointError: when there are none or they are damaged; lists the intact checkpoints.
     """
     store = CheckpointStore(run_dir / "checkpoints", keep=1)
     is_completed = read_record(run_dir)["status"] == "completed"
@@ -76,10 +77,10 @@ def choose_weights(run_dir: Path, checkpoint: str, weights: WeightsChoice = "aut
 
 
 def load_weights(module: nn.Module, file: Path, dist: DistContext) -> None:
-    """Load weights that the main process reads; every process must call it.
+    """Load weights into a model: the main process reads them and broadcasts; every process must call it.
 
     Raises:
-        CheckpointError: when they are of another model, or not finite.
+        CheckpointError: when they don't fit the model, or are not finite.
     """
     expected = module.state_dict()
     state = (
@@ -87,12 +88,12 @@ def load_weights(module: nn.Module, file: Path, dist: DistContext) -> None:
         if dist.is_main
         else {name: torch.empty(value.shape, dtype=value.dtype) for name, value in expected.items()}
     )
-    # In the order of the names, which is the same everywhere.
-    dist.share_tensors(state[name] for name in sorted(expected))
+    # Sorted, so that all processes broadcast in the same order.
+    dist.broadcast_tensors(state[name] for name in sorted(expected))
     try:
         module.load_state_dict(with_versions(state, module))
     except Exception as error:  # the user's own modules may load in their own ways
-        raise CheckpointError(f"{file} can't be loaded into the model of this run: {error}") from error
+        raise CheckpointError(f"{file} can't be loaded into the model of this run ({first_line(error)})") from error
 
 
 def _of_package(run_dir: Path) -> ChosenWeights:
@@ -108,18 +109,13 @@ def _of_package(run_dir: Path) -> ChosenWeights:
     )
 
 
-def _named(store: CheckpointStore, checkpoint: str) -> str:
+def _of_checkpoint(store: CheckpointStore, checkpoint: str, wanted: WeightsChoice) -> ChosenWeights:
     name = store.pointed(checkpoint) if checkpoint in _POINTERS else checkpoint
     if name is None:
         when = "finished its first epoch" if checkpoint == "best" else "saved its first checkpoint"
         raise CheckpointError(f"{store.folder.parent} has no checkpoint {checkpoint!r}: the run has not {when}")
     if name not in store.names():
         raise CheckpointError(f"{store.folder} has no checkpoint {name!r}")
-    return name
-
-
-def _of_checkpoint(store: CheckpointStore, checkpoint: str, wanted: WeightsChoice) -> ChosenWeights:
-    name = _named(store, checkpoint)
     folder = store.folder / name
     verify(folder)
     progress = Progress.from_json(read_object(folder / "state.json", StateOfWeights)["progress"])

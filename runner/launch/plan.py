@@ -1,4 +1,4 @@
-"""Chooses how the processes of a run come about, and says why. Imports no torch where there is no GPU."""
+"""Chooses the launch mode and the number of processes. Imports no torch where there is no GPU."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
-from runner.base.errors import LaunchError
+from runner.base.errors import LaunchError, how_to_install
 from runner.config.schema import Config
-from runner.launch.environment import Place, adopted_place
+from runner.launch.environment import AdoptedRank, adopted_rank
 
 Mode = Literal["inline", "elastic", "adopted", "submitted"]
-# What a driver of NVIDIA or AMD, or Windows' Linux, leaves in /dev; without one there is no need to ask torch.
+# Devices of the drivers of NVIDIA and AMD, and of WSL; without any there is no need to ask torch.
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/nvhost-gpu")
 _MOST_PROCESSES_PER_CORE = 16  # far more than make sense, and few enough to start
 _THREE_WAYS = (
-    "give the place where they meet, on each machine: dist.rendezvous=HOST:PORT, where HOST is one of them and PORT is "
-    "free there; or start all processes with torchrun, srun or mpirun; or let SLURM do both: dist=slurm"
+    "give each machine the same dist.rendezvous=HOST:PORT, where HOST is one of them and PORT is free there; or start "
+    "all processes with torchrun, srun or mpirun; or let SLURM do both: dist=slurm"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """How many processes, and who starts them."""
+    """How many processes there are, and what starts them."""
 
     mode: Mode
     reason: str
     """Why this mode, for the log."""
     num_nodes: int
-    """Number of machines; 1 where others have started the processes and do not say."""
+    """Number of machines; 1 where another program started the processes and gives no number."""
     procs_per_node: int
     """Processes on this machine."""
     world_size: int
     """Number of processes."""
-    place: Place | None = None
-    """Where others have started the processes, the place of this one."""
+    place: AdoptedRank | None = None
+    """Rank of this process, where another program started the processes."""
 
 
-def choose_launch(config: Config, place: Place | None = None, *, is_in_job: bool = False) -> LaunchPlan:
+def choose_launch(config: Config, place: AdoptedRank | None = None, *, is_in_job: bool = False) -> LaunchPlan:
     """Choose the launch mode.
 
     Args:
         config: the experiment.
-        place: what the environment gives (:func:`runner.launch.environment.adopted_place`), which is asked by default.
-        is_in_job: whether this process belongs to the job as which the run was submitted.
+        place: of this process, by default from the environment (:func:`runner.launch.environment.adopted_rank`).
+        is_in_job: whether this process belongs to the SLURM job of the run.
 
     Raises:
-        LaunchError: when the config asks for what is not there, with both numbers.
+        LaunchError: the config asks for more than there is; the message has both numbers.
     """
-    dist, place = config.dist, place or adopted_place()
+    dist, place = config.dist, place or adopted_rank()
     match dist.launcher:
         case "auto":
             return _own(config) if place is None else _adopted(config, place)
         case "adopted":
             if place is None:
                 raise LaunchError(
-                    "dist.launcher = adopted: nobody has started a group of processes: none of RANK, "
+                    "dist.launcher = adopted, but no program has started a group of processes: none of RANK, "
                     "OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_STEP_ID, AZ_BATCHAI_PYTORCH_INIT_METHOD is set; start with "
                     "torchrun, srun or mpirun, or leave dist.launcher=auto"
                 )
@@ -68,14 +68,17 @@ def choose_launch(config: Config, place: Place | None = None, *, is_in_job: bool
         case "submitted":
             if place is not None:
                 return _adopted(config, place)
-            return _alone_in_job() if is_in_job else _submitted(config)
+            if not is_in_job:
+                return _submitted(config)
+            reason = f"the only process of SLURM's job {os.environ.get('SLURM_JOB_ID', '')}"
+            return LaunchPlan(mode="inline", reason=reason, num_nodes=1, procs_per_node=1, world_size=1)
         case _:
             assert_never(dist.launcher)
 
 
 def _check_can_submit() -> None:
     if importlib.util.find_spec("submitit") is None:
-        raise LaunchError("dist=slurm needs submitit, which is not installed: pip install 'runner[slurm]'")
+        raise LaunchError(f"dist=slurm needs submitit, which is not installed: {how_to_install('slurm')}")
     missing = [command for command in ("sbatch", "srun") if shutil.which(command) is None]
     if missing:
         raise LaunchError(
@@ -106,24 +109,15 @@ def _submitted(config: Config) -> LaunchPlan:
     )
 
 
-def _alone_in_job() -> LaunchPlan:
-    """SLURM's step has one process."""
-    return LaunchPlan(
-        mode="inline",
-        reason=f"the only process of SLURM's job {os.environ.get('SLURM_JOB_ID', '')}",
-        num_nodes=1,
-        procs_per_node=1,
-        world_size=1,
-    )
-
-
 def _own(config: Config) -> LaunchPlan:
     dist = config.dist
     procs, why = _procs_per_node(config)
     world_size = dist.nodes * procs
     if dist.nodes > 1 and dist.endpoint is None:
         given = "" if dist.rendezvous is None else f" (dist.rendezvous = {dist.rendezvous!r} has no host and port)"
-        raise LaunchError(f"dist.nodes = {dist.nodes}, but these machines don't know each other{given}: {_THREE_WAYS}")
+        raise LaunchError(
+            f"dist.nodes = {dist.nodes}, but no rendezvous of these machines is given{given}: {_THREE_WAYS}"
+        )
     if dist.launcher == "inline" and world_size > 1:
         raise LaunchError(
             f"dist.launcher = inline is one process, but {dist.nodes} machines × {procs} processes ({why}) are "
@@ -143,15 +137,15 @@ def _own(config: Config) -> LaunchPlan:
 
 def _procs_per_node(config: Config) -> tuple[int, str]:
     wanted = config.dist.procs_per_node
-    num_gpus = 0 if config.trainer.device in ("cpu", "mps") else count_gpus()
+    num_gpus = 0 if config.trainer.device in ("cpu", "mps") else num_usable_gpus()
     if wanted == "auto":
         return max(num_gpus, 1), f"dist.procs_per_node = auto: {num_gpus or 'no'} GPUs"
-    if num_gpus and wanted > num_gpus:  # that there is no GPU at all is for the check of the device to say
+    if num_gpus and wanted > num_gpus:  # without any GPU, choose_device raises
         raise LaunchError(
             f"dist.procs_per_node = {wanted}, but this machine has {num_gpus} GPUs, and each process needs one; "
             f"set it to at most {num_gpus} or auto, or trainer.device=cpu"
         )
-    # Also of a run folder from elsewhere: so many processes would take the machine away from whoever resumes it.
+    # A config from another machine may ask for so many processes that this one would hang.
     most = _MOST_PROCESSES_PER_CORE * (os.cpu_count() or 1)
     if not num_gpus and wanted > most:
         raise LaunchError(
@@ -161,16 +155,16 @@ def _procs_per_node(config: Config) -> tuple[int, str]:
     return wanted, f"dist.procs_per_node = {wanted}"
 
 
-def count_gpus() -> int:
-    """GPUs that this process may use."""
+def num_usable_gpus() -> int:
+    """Number of GPUs that this process may use."""
     if not any(Path(driver).exists() for driver in _GPU_DRIVERS):
         return 0
-    from runner.dist import device  # noqa: PLC0415 - torch takes seconds, and only CUDA knows which of the GPUs it can use
+    from runner.dist.device import count_cuda_devices  # noqa: PLC0415 - importing torch takes seconds
 
-    return device.count_gpus()
+    return count_cuda_devices()
 
 
-def _adopted(config: Config, place: Place) -> LaunchPlan:
+def _adopted(config: Config, place: AdoptedRank) -> LaunchPlan:
     dist = config.dist
     given = 1 if dist.procs_per_node == "auto" else dist.procs_per_node
     world_size = dist.nodes * given if place.world_size is None else place.world_size

@@ -1,19 +1,19 @@
-"""Everything that a training would refuse besides its config, found before a process or a folder is made.
+"""All checks of a training besides those of its config, before a process is started or a folder is made.
 
-Two stages: the data set and the output folder, without importing torch; then the machine and the model.
+There are two stages: data set and output folder, without importing torch; then the machine and the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.base.errors import PreflightError, Problem, RunnerError
-from runner.base.process import collection_paused
+from runner.base.errors import ConfigError, PreflightError, Problem, RunnerError
+from runner.base.process import gc_paused
 from runner.base.user_paths import typed_path
 from runner.config.schema import Config
 from runner.config.schema.model import is_weights_file
+from runner.config.schema.trainer import can_miss_top5
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.launch.plan import LaunchPlan, choose_launch
@@ -25,25 +25,25 @@ class Ready:
     """A config that this machine can train, and its data set."""
 
     config: Config
-    """With full paths."""
+    """Complete and checked, with full paths."""
     splits: Splits
     plan: LaunchPlan
-    """Who starts how many processes."""
+    """How many processes there are, and what starts them."""
 
 
 def preflight(
     config: Config, run_dir: Path | None = None, *, is_in_job: bool = False, may_download: bool = True
 ) -> Ready:
-    """Check data, output folder, machine and model; of a run that is to be submitted, not the machine.
+    """Check data, output folder, machine and model; the machine not for a run that will be submitted.
 
     Args:
         config: complete and checked.
-        run_dir: the folder of a run that goes on; a new one is made under output_dir.
-        is_in_job: whether this process belongs to the job as which the run was submitted.
-        may_download: whether named weights that are not here may be downloaded; a run that has a checkpoint needs none.
+        run_dir: the folder of a run to continue; None for a new one under output_dir.
+        is_in_job: whether this process belongs to the SLURM job of the run.
+        may_download: whether `model.weights` may be downloaded if they are missing; a run with a checkpoint needs none.
 
     Raises:
-        RunnerError: the mistake, or a PreflightError with all mistakes of the stage.
+        RunnerError: the only mistake, or a PreflightError with all mistakes of the stage.
     """
     ready: Ready | None = None
     plan: LaunchPlan | None = None
@@ -68,20 +68,32 @@ def preflight(
             ready = Ready(config=resolved, splits=splits, plan=plan)
     except RunnerError as error:
         mistakes.append(error)
+    is_new = run_dir is None or not (run_dir / "checkpoints" / "last").exists()
+    if ready is not None and is_new:
+        mistakes += _mistakes_of_metric(ready)
     _raise_all(mistakes)
     assert ready is not None
-    needs_weights = run_dir is None or not (run_dir / "checkpoints" / "last").exists()
-    _check_machine_and_model(ready, has_to_be_here=needs_weights and not may_download)
+    _check_machine_and_model(ready, has_to_be_here=is_new and not may_download)
     return ready
 
 
+def _mistakes_of_metric(ready: Ready) -> list[RunnerError]:
+    """A metric that can't improve; a run that has begun with one goes on."""
+    num_classes, monitor = len(ready.splits.classes), ready.config.trainer.monitor
+    if monitor != "val_top5" or can_miss_top5(num_classes):
+        return []
+    message = f"is 100% from the start, as the data has {num_classes} classes and five guesses are counted"
+    hint = "use trainer.monitor=val_top1 or trainer.monitor=val_loss"
+    return [ConfigError([Problem(key="trainer.monitor", value=monitor, has_value=True, message=message, hint=hint)])]
+
+
 def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
-    with collection_paused():
+    with gc_paused():
         from runner.model import check_model  # noqa: PLC0415 - torch only once the data is good
 
     config = ready.config
-    # Of a submitted run, only the machines that will train can tell.
-    mistakes = _mistakes_of_device(config, ready.plan) if ready.plan.mode != "submitted" else []
+    # Of a submitted run, the device is checked on the machines that train.
+    mistakes = _mistakes_of_machine(config, ready.plan) if ready.plan.mode != "submitted" else []
     try:
         check_model(
             config.model,
@@ -95,29 +107,33 @@ def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
     _raise_all(mistakes)
 
 
-def _mistakes_of_device(config: Config, plan: LaunchPlan) -> list[RunnerError]:
-    """What the device that this machine trains on can't do."""
-    from runner.dist.device import check_sync_batchnorm, choose_device, choose_precision  # noqa: PLC0415 - torch, see above
+def check_machine(config: Config, plan: LaunchPlan) -> None:
+    """Check what this machine has to provide for a config: device, number format, process group, compiler.
+
+    Raises:
+        DeviceError: the only mistake.
+        PreflightError: all mistakes, if there are several.
+    """
+    _raise_all(_mistakes_of_machine(config, plan))
+
+
+def _mistakes_of_machine(config: Config, plan: LaunchPlan) -> list[RunnerError]:
+    from runner.dist.device import check_device, choose_device, choose_precision  # noqa: PLC0415 - torch, see above
 
     try:
         device = choose_device(config.trainer)
     except RunnerError as error:
         return [error]
-    checks: list[Callable[[], object]] = [
-        lambda: choose_precision(config.trainer, device),
-        lambda: check_sync_batchnorm(config.dist, device, plan.world_size),
-    ]
-    mistakes: list[RunnerError] = []
-    for check in checks:
-        try:
-            check()
-        except RunnerError as error:
-            mistakes.append(error)
+    mistakes: list[RunnerError] = [*check_device(config, device, plan.world_size)]
+    try:
+        choose_precision(config.trainer, device)
+    except RunnerError as error:
+        mistakes.append(error)
     return mistakes
 
 
 def _full_path(weights: str | None) -> str | None:
-    """A weights file is found again from any folder; a name is left as it is."""
+    """The full path of a weights file; a name stays as it is."""
     is_file = weights is not None and is_weights_file(weights)
     return str(typed_path(weights, "model.weights").absolute()) if weights is not None and is_file else weights
 

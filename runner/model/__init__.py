@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from runner.model.architectures import build_architecture
+from runner.model.architectures import build_architecture, head_of
 from runner.model.build import BuiltModel, StartingWeights, build_model
 from runner.model.catalogue import WeightsPreprocessing, weights_preprocessing
-from runner.model.check import check_model
-from runner.model.head import head_of
+from runner.model.check import check_model, check_trained, read_trained
 from runner.model.state_dict import with_versions
-from runner.model.trained import check_trained, read_trained
 
 __all__ = [
     "BuiltModel",

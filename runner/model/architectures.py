@@ -1,4 +1,4 @@
-"""From a checked config to an architecture with fresh weights, with torchvision's own state-dict keys."""
+"""Builds architectures with random weights and torchvision's state-dict keys; finds heads and replaces stems."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from typing import Any, assert_never
 from torch import nn
 from torchvision import models
 
+from runner.base.errors import InvalidModelError
 from runner.config.schema.model import CustomConfig, DenseNetConfig, ModelConfig, ResNetConfig, TorchvisionConfig
 from runner.model.catalogue import check_classifier_name, torchvision_weights
 from runner.model.custom import build_custom_model
-from runner.model.small_stem import use_small_stem
+
+# Every classifier of torchvision has exactly one of these attributes, and so have most others.
+HEAD_ATTRIBUTES = ("fc", "classifier", "head", "heads")
 
 
 def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
-    """Build the architecture with random weights drawn from torch's global generator; reads no weights.
+    """Build the architecture with random weights, drawn from torch's global generator.
 
     With `stem=imagenet` the state dict has exactly the keys and shapes of torchvision's model of the same name; with
     `stem=small` only the shape of the first convolution differs. GoogLeNet and Inception v3 come without auxiliary
     heads, so every model returns one float tensor of shape (batch, num_classes), in training too.
 
-    Sizes of images are the architecture's business: a vision transformer takes one size only (224 px from scratch,
-    with weights the size that those were made with), MaxViT 224 px, Inception v3 at least 75 px, AlexNet 63 px.
-    `check_model` with an image size tells.
+    Some architectures accept certain image sizes only: a vision transformer one size (224 px from scratch, with weights
+    the size they were trained with), MaxViT 224 px, Inception v3 at least 75 px, AlexNet 63 px. `check_model` checks
+    the size.
 
     Raises:
-        InvalidModelError: for a name that nobody offers, or a custom model that can't be built.
+        InvalidModelError: for an unknown name, or a custom model that can't be built.
     """
     module: nn.Module
     match config:
@@ -50,10 +53,10 @@ def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
 
 
 def _arguments(config: TorchvisionConfig) -> dict[str, Any]:
-    """What the architecture takes beside its defaults; torchvision's builders set the same when given weights."""
+    """Arguments that torchvision's builders set by themselves when they are given weights."""
     if config.name in ("googlenet", "inception_v3"):
         # torchvision's weights expect inputs in [-1, 1]; `transform_input` converts from ImageNet's normalisation.
-        # Of a local file nobody knows; it is taken as made for the normalisation of the data.
+        # A local file is assumed to be trained with the normalisation of the data.
         transform_input = torchvision_weights(config) is not None
         return {"aux_logits": False, "init_weights": True, "transform_input": transform_input}
     if config.name.startswith("vit_") and (weights := torchvision_weights(config)) is not None:
@@ -61,3 +64,77 @@ def _arguments(config: TorchvisionConfig) -> dict[str, Any]:
     if config.name.startswith("maxvit_") and (weights := torchvision_weights(config)) is not None:
         return {"input_size": weights.meta["min_size"]}
     return {}
+
+
+def find_head_name(module: nn.Module) -> str | None:
+    """The dotted name of the head, such as `fc` or `classifier.6`; None where it is ambiguous.
+
+    The head is the last linear or 2-d convolution layer under the one attribute of `module` that is called fc,
+    classifier, head or heads; where there is no such layer under it, the whole attribute.
+    """
+    candidates = [
+        name
+        for name, child in module.named_children()
+        if name in HEAD_ATTRIBUTES and next(child.parameters(), None) is not None
+    ]
+    if len(candidates) != 1:
+        return None
+    (attribute,) = candidates
+    layers = module.get_submodule(attribute).named_modules(prefix=attribute)
+    scoring = [name for name, layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
+    return scoring[-1] if scoring else attribute
+
+
+def head_of(module: nn.Module, config: ModelConfig) -> nn.Module:
+    """The head of a model that was built from `config`: the part that is new with pretrained weights, and that is
+    trained while the backbone is frozen. See :func:`find_head_name`.
+
+    Raises:
+        InvalidModelError: when it is ambiguous.
+    """
+    name = find_head_name(module)
+    if name is None:
+        raise InvalidModelError(
+            f"model.name = {config.name!r}: can't tell which layer is the head; {type(module).__name__} needs "
+            f"exactly one attribute with parameters among {', '.join(HEAD_ATTRIBUTES)} "
+            f"(it has {', '.join(name for name, _ in module.named_children()) or 'no submodules'}). "
+            "Rename it, or train everything from the start with trainer.freeze_backbone_epochs=0"
+        )
+    return module.get_submodule(name)
+
+
+def use_small_stem(module: nn.Module) -> None:
+    """Replace the stem of a torchvision ResNet or DenseNet in place; it downsamples by 8 instead of 32 then.
+
+    The new convolution is initialised like torchvision's, from torch's global generator. The max-pool becomes an
+    identity, so that no state-dict key changes.
+    """
+    match module:
+        case models.ResNet():
+            module.conv1 = _small_convolution(module.conv1)
+            nn.init.kaiming_normal_(module.conv1.weight, mode="fan_out", nonlinearity="relu")
+            module.maxpool = nn.Identity()
+        case models.DenseNet():
+            convolution = _small_convolution(module.features.get_submodule("conv0"))
+            nn.init.kaiming_normal_(convolution.weight)
+            module.features.add_module("conv0", convolution)
+            module.features.add_module("pool0", nn.Identity())
+        case _:
+            raise TypeError(f"a small stem is implemented for ResNet and DenseNet, not for {type(module).__name__}")
+
+
+def stem_name(config: ModelConfig) -> str | None:
+    """The name of the convolution of a small stem; None with the architecture's own stem."""
+    match config:
+        case ResNetConfig(stem="small"):
+            return "conv1"
+        case DenseNetConfig(stem="small"):
+            return "features.conv0"
+        case _:
+            return None
+
+
+def _small_convolution(replaced: nn.Module) -> nn.Conv2d:
+    assert isinstance(replaced, nn.Conv2d)
+    channels = replaced.in_channels, replaced.out_channels
+    return nn.Conv2d(*channels, kernel_size=3, stride=1, padding=1, bias=False)

@@ -1,4 +1,4 @@
-"""The model as training starts with it."""
+"""Builds the model that training starts with."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import nn
 
 from runner.config.schema.model import ModelConfig
 from runner.model.architectures import build_architecture
-from runner.model.catalogue import WeightsPreprocessing, torchvision_weights, weights_preprocessing
-from runner.model.download import fetch
+from runner.model.catalogue import WeightsPreprocessing, fetch, torchvision_weights, weights_preprocessing
 from runner.model.fit import load_into
 from runner.model.state_dict import read_weights_file
 
@@ -24,24 +23,24 @@ class BuiltModel:
 
     module: nn.Module
     preprocessing: WeightsPreprocessing | None
-    """What the weights were made with; only for weights that torchvision has by name."""
+    """What the weights were trained with; only for weights that torchvision has by name."""
 
 
 def build_model(config: ModelConfig, num_classes: int, weights: StartingWeights = "download") -> BuiltModel:
-    """Build the architecture and start it from `config.weights`.
+    """Build the architecture and load `config.weights` into it.
 
-    Everything random (all of it for null; the head, and a small stem, with weights) is drawn from torch's global
-    generator, so the same seed gives the same bits. With a torchvision weights name the head is always replaced; a file
-    whose head fits is loaded whole, one with a head of another class count gets a new head.
+    All random values (every parameter for null; with weights the new head and a small stem) come from torch's global
+    generator, so the same seed gives the same bits. Weights that torchvision has by name always get a new head; a file
+    gets one only if its own head does not fit the number of classes.
 
     Args:
-        config: the model.
+        config: the group `model`.
         num_classes: number of classes of the data.
-        weights: whether named weights may be downloaded, or have to be in torch's cache, or no weights are needed, as
-            where a checkpoint has all values anyway.
+        weights: `download` named weights if they are missing, require them in torch's cache (`local`), or load no
+            weights (`none`), as for a resumed run, whose checkpoint has all values.
 
     Raises:
-        InvalidModelError: for a model that can't be built, weights that can't be got, read or fitted.
+        InvalidModelError: the model can't be built; weights can't be downloaded or read, or don't fit.
     """
     module = build_architecture(config, num_classes)
     named = torchvision_weights(config)

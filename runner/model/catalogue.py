@@ -1,19 +1,28 @@
-"""What torchvision offers by name: classifiers, their weights, and the preprocessing those weights were made with."""
+"""torchvision's classifiers and named weights: lookup, download, and the preprocessing they were trained with."""
 
 from __future__ import annotations
 
 import difflib
+import logging
+import math
 import re
 from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
 from typing import Literal, cast
 
+import torch.hub
 from torchvision import models
 from torchvision.models import WeightsEnum
 
 from runner.base.errors import InvalidModelError
+from runner.base.files import locked
+from runner.base.reasons import reason_of
 from runner.config.schema.model import CustomConfig, ModelConfig, is_weights_file
 
 Interpolation = Literal["bilinear", "bicubic", "nearest"]
+
+_logger = logging.getLogger("runner")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +41,10 @@ class WeightsPreprocessing:
 
 
 def check_classifier_name(name: str) -> None:
-    """Refuse what is not one of torchvision's image classifiers.
+    """Check that a name is one of torchvision's image classifiers.
 
     Raises:
-        InvalidModelError: with the nearest names, and for a known model of another task with that task.
+        InvalidModelError: with the nearest names; for a model of another task with the name of that task.
     """
     classifiers: list[str] = models.list_models(module=models)
     if name in classifiers:
@@ -54,7 +63,7 @@ def check_classifier_name(name: str) -> None:
 def torchvision_weights(config: ModelConfig) -> WeightsEnum | None:
     """The weights that `config.weights` names; None where training starts from scratch or from a file.
 
-    Allowed are IMAGENET1K_V1, ResNet18_Weights.IMAGENET1K_V1 and DEFAULT (torchvision's newest).
+    Forms of a name are IMAGENET1K_V1, ResNet18_Weights.IMAGENET1K_V1 and DEFAULT (torchvision's newest).
 
     Raises:
         InvalidModelError: for a name that torchvision does not have for this architecture.
@@ -70,7 +79,7 @@ def torchvision_weights(config: ModelConfig) -> WeightsEnum | None:
     owner, version = match.groups() if match else (None, "")
     if owner is not None and owner.lower() != config.name:
         raise InvalidModelError(f"{shown}: these are weights of {owner.lower()}, but model.name = {config.name!r}")
-    # Weights without categories are features for other tasks: the file holds NaN in the layers before the head.
+    # Weights without categories are backbones for other tasks: their files hold NaN in the layers before the head.
     usable = [name for name, member in offered.__members__.items() if member.meta["categories"]]
     if version not in usable:
         raise InvalidModelError(
@@ -80,7 +89,7 @@ def torchvision_weights(config: ModelConfig) -> WeightsEnum | None:
 
 
 def weights_preprocessing(config: ModelConfig) -> WeightsPreprocessing | None:
-    """The preprocessing that belongs to `config.weights`; None where those are no weights of torchvision's.
+    """The preprocessing of the weights that `config.weights` names; None for a file or null.
 
     Raises:
         InvalidModelError: for a name that torchvision does not have for this architecture.
@@ -96,3 +105,42 @@ def weights_preprocessing(config: ModelConfig) -> WeightsPreprocessing | None:
         std=tuple(preset.std),
         interpolation=preset.interpolation.value,
     )
+
+
+def cached_path(weights: WeightsEnum) -> Path:
+    """The path of these weights in torch.hub's cache, whether the file exists or not."""
+    return Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
+
+
+def fetch(weights: WeightsEnum, *, may_download: bool = True) -> Path:
+    """The file of these weights, downloaded into torch.hub's cache if it is missing and `may_download`.
+
+    One process downloads, others wait for it; torch.hub writes to a temporary file and renames it. A file in the cache
+    is not checked; a download is checked by torch.hub against the start of its SHA-256 in the file name.
+
+    Raises:
+        InvalidModelError: when it is missing and may not or can't be downloaded; names URL, file and folder.
+    """
+    path = cached_path(weights)
+    if path.exists():
+        return path
+    if not may_download:
+        raise InvalidModelError(
+            f"model.weights = {weights.name!r}: they are not in {path.parent}, and a saved config downloads nothing; "
+            f"type model.weights={weights.name} to download {weights.url}, or place it there as {path.name}"
+        )
+    digest = re.search(r"-([a-f0-9]+)\.", path.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_name(f".{path.name}.lock"), wait_seconds=math.inf):
+            if path.exists():  # another process has downloaded it meanwhile
+                return path
+            _logger.info("downloading %s to %s", weights.url, path)
+            hash_prefix = digest[1] if digest else None
+            torch.hub.download_url_to_file(weights.url, str(path), hash_prefix=hash_prefix, progress=False)
+    except (OSError, HTTPException, RuntimeError) as error:  # no connection or full disk; cut off; another SHA-256
+        raise InvalidModelError(
+            f"model.weights = {weights.name!r}: {weights.url} can't be downloaded: {reason_of(error)}; "
+            f"fetch it on a machine that can and place it as {path.name} in {path.parent}, or give the path of a file"
+        ) from error
+    return path

@@ -1,4 +1,4 @@
-"""Refusing a model before anything is trained, without network and without allocating its weights."""
+"""Checks a model before training, and trained weights before loading, without allocating the model's weights."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from runner.base.errors import InvalidModelError
+from runner.base.errors import CheckpointError, InvalidModelError
+from runner.base.reasons import first_line
 from runner.config.schema.model import CustomConfig, ModelConfig
-from runner.model.architectures import build_architecture
-from runner.model.catalogue import torchvision_weights
-from runner.model.download import cached_path, fetch
+from runner.model.architectures import build_architecture, head_of
+from runner.model.catalogue import cached_path, fetch, torchvision_weights
 from runner.model.fit import load_into
-from runner.model.head import head_of
 from runner.model.state_dict import read_weights_file
+
+_USUAL_SIZES = (32, 64, 96, 128, 160, 192, 224, 240, 256, 299, 320, 384, 448, 512)
+_SHOWN = 3
 
 
 def check_model(
@@ -28,27 +31,27 @@ def check_model(
     needs_head: bool = False,
     has_to_be_here: bool = False,
 ) -> None:
-    """Find what `build_model` would refuse. Leaves torch's CPU generator as it was.
+    """Raise the errors that `build_model` would raise. Does not change torch's CPU generator.
 
-    Only the custom model is really built; others are built on the meta device, where weights have shapes but no values.
-    Of a weights file only names and shapes are read. Weights that torchvision would have to download are not looked at.
+    A custom model is built; others are built on the meta device, where weights have shapes but no values. Only names
+    and shapes are read from a weights file. Weights that torchvision would have to download are not checked.
 
     Args:
-        config: the model.
+        config: the group `model`.
         num_classes: number of classes of the data.
         image_size: side of the square training images in pixels; if given, two images are sent through the model.
-        needs_head: whether the head must be told from the backbone, as for freezing the latter.
-        has_to_be_here: whether weights that torchvision would have to download are refused.
+        needs_head: whether the model must have an unambiguous head, as trainer.freeze_backbone_epochs needs it.
+        has_to_be_here: whether weights that torchvision would have to download are an error.
 
     Raises:
-        InvalidModelError: as `build_model`; also for images that the model can't take, outputs that are not one tensor
-            of shape (batch, num_classes), and a head that is needed but can't be told.
+        InvalidModelError: as `build_model`; also when the model fails on images of this size, returns anything but one
+            tensor of shape (batch, num_classes), or lacks a head that is needed.
     """
     with torch.random.fork_rng(devices=()):
         if isinstance(config, CustomConfig):
             module = build_architecture(config, num_classes)
         else:
-            module = without_values(config, num_classes)
+            module = _without_values(config, num_classes)
         if image_size is not None:
             _check_outputs(module, config, num_classes, image_size)
         if needs_head:
@@ -56,35 +59,76 @@ def check_model(
         named = torchvision_weights(config)
         if named is not None and has_to_be_here:
             fetch(named, may_download=False)
-        path = _weights_at_hand(config)
-        if path is not None:
+        path = cached_path(named) if named is not None else Path(config.weights) if config.weights else None
+        if path is not None and (named is None or path.exists()):
             weights = read_weights_file(path, shapes_only=True)
-            load_into(module.to("meta"), weights, config, fresh_head=torchvision_weights(config) is not None)
+            load_into(module.to("meta"), weights, config, fresh_head=named is not None)
 
 
-def without_values(config: ModelConfig, num_classes: int) -> nn.Module:
-    """An architecture, not a custom one, on the meta device: it has shapes, but takes no memory.
+def check_trained(file: Path, config: ModelConfig, num_classes: int) -> None:
+    """Check that trained weights fit the model, before memory is allocated for it.
+
+    A run folder may claim any number of classes; the size of the weights file is real. The size of a custom model is
+    known to its own code only: its weights are checked when they are loaded.
 
     Raises:
-        InvalidModelError: for a name that nobody offers.
+        CheckpointError: as :func:`read_trained`.
     """
+    if not isinstance(config, CustomConfig):
+        read_trained(file, _without_values(config, num_classes).state_dict())
+
+
+def read_trained(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, memory-mapped.
+
+    Args:
+        file: a file that training wrote.
+        expected: the state dict of the model; only its names, shapes and dtypes are used.
+
+    Raises:
+        CheckpointError: the file can't be read, holds other tensors, or values that are not finite; names the tensor.
+    """
+    try:
+        with safe_open(file, framework="pt", device="cpu") as opened:
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{file} is damaged or no safetensors file ({first_line(error)})") from error
+    if differences := _differences(found, expected):
+        more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        raise CheckpointError(f"{file} does not fit the architecture: {'; '.join(differences[:_SHOWN])}{more}")
+    for name, value in found.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise CheckpointError(
+                f"{file}: {name} holds values that are infinite or not a number, so the model would score nothing; "
+                "take an earlier checkpoint, or train again"
+            )
+    return found
+
+
+def _differences(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
+    def described(value: Tensor) -> str:
+        return f"{'×'.join(map(str, value.shape)) or 'a scalar'} of {str(value.dtype).removeprefix('torch.')}"
+
+    missing = [f"{name} is missing" for name in expected if name not in found]
+    surplus = [f"{name[:80]!r} is none of its tensors" for name in found if name not in expected]
+    others = [
+        f"{name} is {described(value)}, must be {described(expected[name])}"
+        for name, value in found.items()
+        if name in expected and (value.shape != expected[name].shape or value.dtype != expected[name].dtype)
+    ]
+    return [*missing, *surplus, *others]
+
+
+def _without_values(config: ModelConfig, num_classes: int) -> nn.Module:
+    """An architecture, not a custom one, on the meta device, where it takes no memory."""
     with torch.random.fork_rng(devices=()):
         try:
             with _ParametersOnMeta():
                 return build_architecture(config, num_classes).to("meta")
         except (RuntimeError, OverflowError) as error:
-            reason = str(error).partition("\n")[0]
             raise InvalidModelError(
-                f"model.name = {config.name!r} can't be built for {num_classes} classes: {reason}"
+                f"model.name = {config.name!r} can't be built for {num_classes} classes ({first_line(error)})"
             ) from error
-
-
-def _weights_at_hand(config: ModelConfig) -> Path | None:
-    named = torchvision_weights(config)
-    if named is not None:
-        path = cached_path(named)
-        return path if path.exists() else None
-    return None if config.weights is None else Path(config.weights)
 
 
 def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, image_size: int) -> None:
@@ -92,25 +136,38 @@ def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, ima
     try:
         with torch.no_grad():
             outputs = module.train()(images)
-    except Exception as error:  # models refuse sizes with whatever their layers raise
-        reason = " ".join(str(error).split())[:300]
+    except Exception as error:  # layers raise anything for a size that they can't process
+        fitting = _fitting_size(module) if images.is_meta else None
+        advice = f"; it takes images of {fitting}×{fitting} px: data.image_size={fitting}" if fitting else ""
         raise InvalidModelError(
             f"model.name = {config.name!r} can't take images of {image_size}×{image_size} px "
-            f"(data.image_size): {type(error).__name__}: {reason}"
+            f"(data.image_size){advice} ({first_line(error)})"
         ) from error
     wanted = (2, num_classes)
     received = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
     if received != wanted:
         raise InvalidModelError(
-            f"model.name = {config.name!r} answers two images with {received}; "
+            f"model.name = {config.name!r} returns {received} for two images; "
             f"it must be one tensor of shape {wanted}: a score for each of the {num_classes} classes"
         )
 
 
-class _ParametersOnMeta(TorchFunctionMode):
-    """Allocates what `torch.empty` is asked for, that is parameters, on the meta device.
+def _fitting_size(module: nn.Module) -> int | None:
+    """The first of the usual sizes that a module on the meta device takes; None where it takes none of them."""
+    for size in _USUAL_SIZES:
+        try:
+            with torch.no_grad():
+                module(torch.zeros(2, 3, size, size, device="meta"))
+        except Exception:  # layers raise anything; that they do is the answer for this size
+            continue
+        return size
+    return None
 
-    Other than `torch.device("meta")` it leaves calculations alone: RegNets compute their widths with tensors.
+
+class _ParametersOnMeta(TorchFunctionMode):
+    """Allocates tensors of `torch.empty`, which are the parameters, on the meta device.
+
+    Unlike `torch.device("meta")` it does not affect calculations: RegNets compute their widths with tensors.
     """
 
     def __torch_function__(

@@ -1,4 +1,4 @@
-"""The user's own models: the only door is the Python entry point group `runner.models` of an installed package."""
+"""Builds users' own models, which installed packages offer as entry points of the group `runner.models`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def build_custom_model(config: CustomConfig, num_classes: int) -> nn.Module:
 
     Returns:
         The factory's module, moved to the CPU, in fp32, in training mode. It must map float images of shape
-        (batch, 3, height, width) to scores of shape (batch, num_classes), on the CPU too: there it is checked.
+        (batch, 3, height, width) to scores of shape (batch, num_classes), on the CPU too, where `check_model` runs it.
 
     Raises:
-        InvalidModelError: when no such entry point is installed, when it can't be imported, when the factory raises
-            (kept as the cause), or when what it returns can't be trained.
+        InvalidModelError: the entry point is not installed or can't be imported; the factory raises an error (the cause
+            of this one) or returns something that can't be trained.
     """
     entry_point = _find(config.name)
     shown = f"model.name = {config.name!r} ({GROUP}: {entry_point.value})"
@@ -51,7 +51,7 @@ def build_custom_model(config: CustomConfig, num_classes: int) -> nn.Module:
 
 def _find(name: str) -> EntryPoint:
     installed = entry_points(group=GROUP)
-    # The same package may be found twice, as an editable install and on the path.
+    # importlib finds a package twice that is both an editable install and on the path.
     found = {point.value: point for point in installed if point.name == name}
     if len(found) > 1:
         raise InvalidModelError(

@@ -1,4 +1,4 @@
-"""Putting a state dict from elsewhere into a model: what is replaced, what must fit, what is said if it does not."""
+"""Loads a state dict of pretrained weights into a model, with or without its head."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from torch import Tensor, nn
 
 from runner.base.errors import InvalidModelError
 from runner.config.schema.model import CustomConfig, ModelConfig
-from runner.model.head import find_head_name
-from runner.model.small_stem import stem_name
+from runner.model.architectures import find_head_name, stem_name
 from runner.model.state_dict import StateDict
 
 _logger = logging.getLogger("runner")
 
-# What DistributedDataParallel and AveragedModel, torch.compile and Lightning put before every name.
+# The prefixes that DistributedDataParallel and AveragedModel, torch.compile and Lightning add to every name.
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")
-# torchvision's densenet files are older than the rule that module names hold no dots; the same pattern stands in
-# torchvision/models/densenet.py.
+# torchvision's densenet files date from when module names could hold dots; torchvision/models/densenet.py has the same
+# pattern.
 _OLD_DENSENET_NAME = re.compile(
     r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$"
 )
@@ -30,15 +29,16 @@ _LISTED = 5
 
 
 def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fresh_head: bool) -> None:
-    """Copy weights into a model, all of them or none that the user was not told about.
+    """Copy weights into a model; the log names the parts that keep their random values.
 
     The head keeps its random values when `fresh_head` is set, or when the file has no head or one of another shape
-    (another class count); a head is never loaded in part. A small stem keeps its random values when the file's stem is
-    of another shape. BatchNorm's batch counters may be missing, as in files older than torch 0.4.1. Everything else
-    must be there and fit. Works on the meta device, where it copies nothing but checks the same.
+    (another class count); it is never loaded in part. A small stem keeps its random values when the file's stem has
+    another shape. BatchNorm's batch counters may be missing, as in files older than torch 0.4.1. All other tensors must
+    exist and fit. On the meta device nothing is copied, but the checks are the same.
 
     Raises:
-        InvalidModelError: lists what is missing, unexpected and of other shape. The model is then not to be used.
+        InvalidModelError: lists the tensors that are missing, unexpected or of other shape. The model may hold some
+            of the weights then and must not be used.
     """
     expected = module.state_dict()
     weights = _without_wrapper_prefixes(weights, expected)
@@ -56,11 +56,11 @@ def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fre
         )
     other_shape = [name for name in tensors if name in expected and _shape(tensors[name]) != _shape(expected[name])]
     state = OrderedDict((name, value) for name, value in tensors.items() if name not in other_shape)
-    # The model itself takes a file without versions as written today, its layers as written long ago: they are lenient.
+    # In a file without versions, the model's own version is taken as the present one; layers accept any version.
     vars(state)["_metadata"] = {"": {"version": module._version}, **weights.versions}
     try:
         result = module.load_state_dict(state, strict=False)
-    except Exception as error:  # the user's own modules may load in their own ways
+    except Exception as error:  # a user's module may override loading and raise anything
         reason = " ".join(str(error).split())[:500]
         raise InvalidModelError(f"{_shown(config)} does not fit {config.name}: {reason}") from error
     missing = [name for name in result.missing_keys if name not in other_shape and not _is_under(name, replaced)]
@@ -79,7 +79,7 @@ def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fre
 def _without_wrapper_prefixes(weights: StateDict, expected: Mapping[str, Any]) -> StateDict:
     tensors, versions = dict(weights.tensors), weights.versions
     if "n_averaged" not in expected:
-        tensors.pop("n_averaged", None)  # AveragedModel's counter, beside the weights that it averaged
+        tensors.pop("n_averaged", None)  # the counter of torch.optim.swa_utils.AveragedModel
     while prefix := _wrapper_prefix(tensors, expected):
         tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
         versions = {
@@ -91,7 +91,7 @@ def _without_wrapper_prefixes(weights: StateDict, expected: Mapping[str, Any]) -
 
 
 def _wrapper_prefix(names: Iterable[str], expected: Iterable[str]) -> str | None:
-    """The prefix that all names of a file have and no name of the model has."""
+    """A prefix that all names in the file have and no name of the model has."""
     given, wanted = tuple(names), tuple(expected)
     for prefix in _WRAPPER_PREFIXES:
         has_prefix = bool(given) and all(name.startswith(prefix) for name in given)
@@ -101,7 +101,7 @@ def _wrapper_prefix(names: Iterable[str], expected: Iterable[str]) -> str | None
 
 
 def _in_todays_names(tensors: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
-    """Torchvision's own files under the names of its models today, without auxiliary heads."""
+    """The tensors under the names of torchvision's present models, without auxiliary heads."""
     if isinstance(config, CustomConfig):
         return dict(tensors)
     surplus = _AUXILIARY_HEADS.get(config.name, ())
@@ -113,7 +113,7 @@ def _in_todays_names(tensors: Mapping[str, Any], config: ModelConfig) -> dict[st
 def _replaced_parts(
     module: nn.Module, tensors: Mapping[str, Any], config: ModelConfig, *, fresh_head: bool
 ) -> tuple[str, ...]:
-    """The parts that keep their random values; says so in the log."""
+    """The parts that keep their random values; logs them."""
     replaced = []
     head, stem = find_head_name(module), stem_name(config)
     if head is not None:
@@ -145,7 +145,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:  # noqa: ANN401 - modules may 
 
 
 def _kind(value: Any) -> str:  # noqa: ANN401 - modules may keep any extra state
-    """Of which kind its numbers are: those of one kind are turned into each other."""
+    """Kinds between which values are not converted: floating point of any width, each other dtype, no tensor."""
     if not isinstance(value, Tensor):
         return "none"
     return "floating" if value.is_floating_point() else _dtype(value)

@@ -1,4 +1,4 @@
-"""State dicts from files, read without ever running code out of them."""
+"""Reads state dicts from files without running code in them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from runner.base.errors import InvalidModelError
+from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, open_regular, printable
 from runner.config.schema.model import WEIGHTS_FILE_SUFFIXES
 
-# torch.save stores what is in its zip file as it is; what is compressed may grow a thousandfold.
+# torch.save does not compress its zip files; compressed content may expand a thousandfold.
 _MOST_BYTES_OF_PICKLE = 64 << 20
 _MOST_WRAPPERS = 8
 _MOST_SHOWN = 80
-# Under which key training scripts keep the state dict in a larger checkpoint; searched in this order.
+# Keys under which training scripts keep the state dict in a checkpoint, searched in this order.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateDict:
-    """Tensors by name, and the versions of the modules that wrote them (empty where the file keeps none)."""
+    """Tensors by name, and the versions of their modules (empty where the file has none)."""
 
     tensors: dict[str, Any]
     versions: dict[str, Any]
 
 
 def with_versions(tensors: Mapping[str, Tensor], module: nn.Module) -> OrderedDict[str, Tensor]:
-    """Tensors from a format without module versions, such as safetensors, as `module.load_state_dict` wants them.
+    """A state dict with the module versions of `module`, for tensors of a format without them, such as safetensors.
 
-    For tensors that were saved from the same architecture by the same or a newer torch. Some modules (MNASNet) refuse
-    to be loaded without a version.
+    For tensors that the same architecture saved with the same or a newer torch. Some modules (MNASNet) can't be loaded
+    without a version.
     """
     state = OrderedDict(tensors)
     vars(state)["_metadata"] = vars(module.state_dict())["_metadata"]
@@ -51,19 +52,19 @@ def read_weights_file(path: Path, *, shapes_only: bool = False) -> StateDict:
 
     Args:
         path: the file; `~` is expanded.
-        shapes_only: read names and shapes only; the tensors are on the meta device then. Cheap for safetensors and for
+        shapes_only: read names and shapes only; the tensors are on the meta device then. Fast for safetensors and for
             the zip format of torch ≥ 1.6, whatever the size.
 
     Returns:
-        The state dict, on the CPU, in the dtypes of the file; taken out of {"state_dict": …} or {"model": …}.
+        The state dict, on the CPU, in the dtypes of the file; unwrapped from {"state_dict": …} or {"model": …}.
 
     Raises:
-        InvalidModelError: with the path and the reason, for whatever is not a readable file of weights. A pickle that
-            asks for code is refused, never run.
+        InvalidModelError: with the path and the reason, for anything but a readable weights file. A pickle that needs
+            more than tensors and plain values is refused, not run.
     """
     try:
         path = path.expanduser()
-    except RuntimeError as error:  # ~somebody, whom this machine does not know
+    except RuntimeError as error:  # ~name of an unknown user
         raise InvalidModelError(f"model.weights = {str(path)!r}: {error}") from error
     _check_file(path)
     try:
@@ -89,7 +90,7 @@ def read_weights_file(path: Path, *, shapes_only: bool = False) -> StateDict:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse what can be told from the name, the size and the first bytes."""
+    """Check the name, the size and the first bytes."""
     shown = f"model.weights = {str(path)!r}"
     if path.suffix not in WEIGHTS_FILE_SUFFIXES:
         raise InvalidModelError(f"{shown}: a weights file ends in {', '.join(WEIGHTS_FILE_SUFFIXES)}")
@@ -101,7 +102,7 @@ def _check_file(path: Path) -> None:
     except FileNotFoundError as error:
         raise InvalidModelError(f"{shown}: there is no such file (looked in {path.absolute().parent})") from error
     except OSError as error:
-        raise InvalidModelError(f"{shown} can't be read: {error.strerror}") from error
+        raise InvalidModelError(f"{shown} can't be read: {reason_of(error)}") from error
     if not start:
         raise InvalidModelError(f"{shown} is empty (0 bytes); copy or download it again")
     text = start.lstrip().lower()
@@ -116,7 +117,7 @@ def _check_file(path: Path) -> None:
 def _check_saved(path: Path, start: bytes, shown: str) -> None:
     """torch.save writes a zip file (torch ≥ 1.6) or a pickle of protocol 2."""
     if not start.startswith((b"PK\x03\x04", b"\x80")):
-        # What it holds is not shown: an experiment of somebody else may name any file of the user's.
+        # The message does not show the content: somebody else's experiment may name any file of the user's.
         raise InvalidModelError(f"{shown} is no file that torch.save wrote: it is neither a zip file nor a pickle")
     if start.startswith(b"PK"):
         try:
@@ -128,7 +129,7 @@ def _check_saved(path: Path, start: bytes, shown: str) -> None:
 
 
 def _zip_problem(path: Path) -> str | None:
-    """What would make it larger in memory than on disk: compressed or overlapping parts, or a pickle without end."""
+    """Content that takes more memory than the file's size: compressed or overlapping parts, or a huge pickle."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
     if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
@@ -141,11 +142,7 @@ def _zip_problem(path: Path) -> str | None:
 
 
 def _check_tensors(content: Mapping[Any, Any], path: Path) -> None:
-    """Refuse what is no plain tensor of what the file really holds.
-
-    Raises:
-        InvalidModelError: naming the tensor.
-    """
+    """Raise InvalidModelError for a name that is no string, and for sparse, quantized, complex or nested tensors."""
     for name, value in content.items():
         if not isinstance(name, str):
             raise InvalidModelError(f"model.weights = {str(path)!r} names a tensor by {_shown(name)}, which is no text")
@@ -161,30 +158,26 @@ def _check_tensors(content: Mapping[Any, Any], path: Path) -> None:
 
 
 def _shown(name: object) -> str:
-    """A key of a file, which may be anything."""
+    """A key of an untrusted file."""
     return printable(name)[:_MOST_SHOWN] if isinstance(name, str) else f"a {type(name).__name__}"
 
 
 def _read_safetensors(path: Path, shapes_only: bool) -> dict[str, Tensor]:
     with safe_open(path, framework="pt", device="cpu") as file:
-        # A tensor is a view of the mapped file, so nothing is read for one that only leaves its shape on meta.
+        # Tensors are views of the mapped file: converting them to the meta device reads nothing.
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         return {name: tensor.to("meta") for name, tensor in tensors.items()} if shapes_only else tensors
 
 
 def _read_torch(path: Path, shapes_only: bool) -> object:
-    # torchvision's training reference and many like it keep their argparse namespace in the checkpoint: plain data.
+    # torchvision's training reference and similar scripts save their argparse namespace, which is plain data.
     with torch.serialization.safe_globals([argparse.Namespace]):
-        return torch.load(
-            path,
-            map_location="cpu",
-            weights_only=True,
-            mmap=shapes_only and zipfile.is_zipfile(path),
-        )
+        is_mapped = shapes_only and zipfile.is_zipfile(path)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
 
 
 def _unwrapped(content: object) -> object:
-    for _ in range(_MOST_WRAPPERS):  # one may hold itself
+    for _ in range(_MOST_WRAPPERS):  # a mapping may contain itself
         if not isinstance(content, Mapping):
             break
         inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
@@ -195,7 +188,7 @@ def _unwrapped(content: object) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """The part of a reader's message that helps; torch explains at length how to run the code after all."""
+    """The useful part of a reader's message, without torch's advice on how to run the code in the file."""
     message = str(error)
     if beyond := re.search(r"GLOBAL (\S+)", message):
         return (

@@ -29,7 +29,8 @@ from runner.base.files import (
     write_atomic,
     write_json,
 )
-from runner.base.untrusted import UntrustedFileError, open_regular
+from runner.base.reasons import first_line
+from runner.base.untrusted import UntrustedFileError, open_regular, unreadable
 from runner.run.contents import CHECKPOINT_NAME, Contents, Manifest, Pointer, read_object, read_pointer
 
 Tensors = Mapping[str, torch.Tensor]
@@ -37,7 +38,7 @@ _STATE = "state.json"
 _MANIFEST = "manifest.json"
 # By their size in bytes.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_EARLIER_STAND = "this checkpoint was not kept, those before it stand: look after the disk, then resume the run"
+_ADVICE = "this checkpoint was not kept, the earlier ones are intact: check the disk, then resume the run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +50,16 @@ class Checkpoint:
     tensors: dict[str, dict[str, torch.Tensor]]
     """By file, such as `model` for model.safetensors; on the CPU."""
     damaged: dict[str, Any] | None = None
-    """What run.json is to tell of the checkpoint that was the best before; None where that is whole."""
+    """The entry of run.json on the former best checkpoint, where that one is damaged."""
 
 
 def moment_of(name: str) -> tuple[int, ...]:
-    """The finished epochs and the step of a checkpoint's name, by which checkpoints sort."""
+    """The sort key of a checkpoint's name: finished epochs, step."""
     return tuple(map(int, name.split("-")))
 
 
 def checkpoint_name(epoch: int, step: int) -> str:
-    """`<epoch>-<step>`, padded so that a listing shows them in their order."""
+    """`<epoch>-<step>`, zero-padded so that a listing is sorted."""
     return f"{epoch:04d}-{step:08d}"
 
 
@@ -68,10 +69,10 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self.keep = keep
-        self._undeletable: set[Path] = set()  # of which the log tells already
+        self._undeletable: set[Path] = set()  # already logged
 
     def save(self, name: str, tensors: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-        """Write a checkpoint as a whole; a checkpoint of this name is replaced, once the new one is known to be good.
+        """Write a checkpoint atomically; one of the same name is replaced once the new one was verified.
 
         Args:
             name: of the checkpoint.
@@ -79,8 +80,8 @@ class CheckpointStore:
             state: plain values.
 
         Raises:
-            OutputError: when it can't be written; earlier checkpoints are intact then.
-            CheckpointError: the disk gives back something else; they are intact too.
+            OutputError: when it can't be written; earlier checkpoints stay intact.
+            CheckpointError: when the disk returns other bytes than were written; earlier checkpoints stay intact.
         """
         path = self.folder / name
         temporary = temporary_beside(path)
@@ -95,7 +96,7 @@ class CheckpointStore:
                 self._clear_away()
 
     def point(self, pointer: Pointer, name: str) -> None:
-        """Let `last` or `best` name a checkpoint."""
+        """Write the name of a checkpoint to `last` or `best`."""
         write_atomic(self.folder / pointer, name + "\n")
 
     def pointed(self, pointer: Pointer) -> str | None:
@@ -111,10 +112,9 @@ class CheckpointStore:
         self._clear_away()
 
     def _clear_away(self) -> None:
-        """Delete what has no name of a checkpoint any more, or not yet.
+        """Delete temporary files and folders.
 
-        What is open somewhere can't be deleted on NFS: that is no reason for a training to end, and the next time is
-        soon enough.
+        On NFS a file that a process has open can't be deleted: training continues, and the next call tries again.
         """
         for left_over in self.folder.glob(".*.tmp"):
             if not left_over.is_dir():
@@ -123,17 +123,17 @@ class CheckpointStore:
             shutil.rmtree(left_over, ignore_errors=True)
             if left_over.exists() and left_over not in self._undeletable:
                 self._undeletable.add(left_over)
-                LOGGER.warning("%s can't be deleted yet (is it open somewhere?): tried again later", left_over)
+                LOGGER.warning("%s can't be deleted yet (does a process have it open?): tried again later", left_over)
 
     def names(self) -> list[str]:
-        """Names of the complete checkpoints, oldest first; what else is in the folder is not ours."""
+        """Names of the complete checkpoints, oldest first; other entries of the folder are ignored."""
         if not self.folder.is_dir():
             return []
         found = (path.name for path in self.folder.iterdir() if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir())
         return sorted(found, key=moment_of)
 
     def newest_valid(self) -> tuple[Checkpoint | None, list[CheckpointError]]:
-        """The newest checkpoint that is whole, and what is wrong with each newer one."""
+        """The newest intact checkpoint, and the errors of the damaged ones that are newer."""
         damages: list[CheckpointError] = []
         for name in reversed(self.names()):
             try:
@@ -142,11 +142,11 @@ class CheckpointStore:
                 damages.append(error)
         return None, damages
 
-    def go_back_to(self, checkpoint: Checkpoint | None, best: str | None) -> None:
-        """Put the folder into the state in which a checkpoint was the newest.
+    def roll_back_to(self, checkpoint: Checkpoint | None, best: str | None) -> None:
+        """Restore the folder to the state in which this checkpoint was the newest.
 
-        What a killed write has left is removed; later checkpoints, which are damaged, are put aside under a name that
-        begins with `damaged-`; `last` and `best` name what they named then.
+        Temporary files of a killed process are removed; later checkpoints, which are damaged, get a name that begins
+        with `damaged-`; `last` names this checkpoint, and `best` the given one.
         """
         if not self.folder.is_dir():
             return
@@ -154,19 +154,17 @@ class CheckpointStore:
         for name in self.names():
             if checkpoint is None or moment_of(name) > moment_of(checkpoint.name):
                 self.put_aside(name)
-        self._point_or_forget("last", checkpoint.name if checkpoint is not None else None)
-        self._point_or_forget("best", best)
+        pointers: dict[Pointer, str | None] = {"last": checkpoint.name if checkpoint else None, "best": best}
+        for pointer, pointed in pointers.items():
+            if pointed is None:
+                (self.folder / pointer).unlink(missing_ok=True)
+            else:
+                self.point(pointer, pointed)
 
     def put_aside(self, name: str) -> None:
-        """Take a damaged checkpoint out of the others, under a name that begins with `damaged-`; none may be there."""
+        """Rename a damaged checkpoint, if it exists, to a name that begins with `damaged-`."""
         if (self.folder / name).is_dir():
             (self.folder / name).rename(self.folder / f"damaged-{name}-{secrets.token_hex(3)}")
-
-    def _point_or_forget(self, pointer: Pointer, name: str | None) -> None:
-        if name is None:
-            (self.folder / pointer).unlink(missing_ok=True)
-        else:
-            self.point(pointer, name)
 
     def load(self, name: str) -> Checkpoint:
         """Read and verify a checkpoint.
@@ -180,7 +178,7 @@ class CheckpointStore:
         try:
             tensors = {path.stem: safetensors.torch.load_file(path) for path in sorted(folder.glob("*.safetensors"))}
         except (OSError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{folder} can't be read: {error}") from error
+            raise CheckpointError(unreadable(folder, error)) from error
         return Checkpoint(name=name, state=state, tensors=tensors)
 
 
@@ -189,29 +187,31 @@ def _write_files(folder: Path, tensors: Mapping[str, Tensors], state: Mapping[st
         file = folder / f"{stem}.safetensors"
         try:
             safetensors.torch.save_file({key: value.contiguous() for key, value in group.items()}, file)
-        except safetensors.SafetensorError as error:  # which it makes of a full disk too
+        except safetensors.SafetensorError as error:  # safetensors raises it for a full disk, too
             raise OSError(str(error)) from error
+        # safetensors lets only its owner read a file; who may read the folder may read the weights.
+        file.chmod(folder.stat().st_mode & 0o666)
         sync_file(file)
     write_json(folder / _STATE, state)
     write_manifest(folder)
 
 
 def write_manifest(folder: Path) -> None:
-    """Record the size and the SHA-256 of each file of a folder, and make all of it durable."""
+    """Write manifest.json: size and SHA-256 of each file of a folder."""
     files = sorted(path for path in folder.iterdir() if path.name != _MANIFEST)
     entries = {path.name: {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in files}
     write_json(folder / _MANIFEST, entries)
 
 
 def check_written(folder: Path, tensors: Mapping[str, Tensors], *, known_as: Path) -> None:
-    """Compare what a checkpoint's files hold with the tensors they were written from, bit for bit.
+    """Read back the files of a checkpoint and compare them with the tensors, bit for bit.
 
-    To compare is three times as fast as to hash the files once more, and says more: their manifest was made from them.
+    This is three times as fast as a second hash of the files, and finds more: the manifest was computed from the files.
 
     Args:
         folder: of the checkpoint.
         tensors: by file, on the CPU.
-        known_as: the folder that it is to become, for messages.
+        known_as: the final name of the folder, for messages.
 
     Raises:
         CheckpointError: naming the first file that can't be read or differs.
@@ -221,14 +221,15 @@ def check_written(folder: Path, tensors: Mapping[str, Tensors], *, known_as: Pat
         try:
             written = safetensors.torch.load_file(file)
         except (OSError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{known_as / file.name} can't be read back: {error}; {_EARLIER_STAND}") from error
+            file = known_as / file.name
+            raise CheckpointError(f"{file} can't be read back ({first_line(error)}); {_ADVICE}") from error
         if written.keys() != group.keys() or not all(_is_same(written[key], value) for key, value in group.items()):
             file = known_as / file.name
-            raise CheckpointError(f"{file}: the disk holds other bytes than were written; {_EARLIER_STAND}")
+            raise CheckpointError(f"{file}: the disk holds other bytes than were written; {_ADVICE}")
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same bits, not-a-number included."""
+    """Whether two tensors have the same bits, those of NaN included."""
     if one.dtype != other.dtype:
         return False
     bits = _INTEGERS[one.element_size()]
@@ -259,4 +260,4 @@ def verify(folder: Path) -> None:
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is incomplete: {Path(str(error.filename)).name} is missing") from error
     except (OSError, UntrustedFileError) as error:
-        raise CheckpointError(f"{folder} can't be read: {error}") from error
+        raise CheckpointError(unreadable(folder, error)) from error

@@ -1,4 +1,4 @@
-"""Writes checkpoints while training goes on: from a snapshot, one at a time, in a thread."""
+"""Writes checkpoints in a background thread, one at a time, from a snapshot of the tensors."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _RESERVE_BYTES = 16 << 20
 
 
 class CheckpointWriter:
-    """The only writer of a run's checkpoints.
+    """Writes the checkpoints of a run.
 
-    :meth:`submit` copies the tensors and returns; the copy is written behind the training's back. At most one write is
-    in flight. A write that failed is raised at the next call, and the checkpoints before it stand.
+    :meth:`submit` copies the tensors and returns; a thread writes the copy. At most one write is in progress. The error
+    of a failed write is raised by the next call; earlier checkpoints stay intact.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
-        # Used again for each snapshot: fresh memory would cost more than the copy.
+        # Reused for each snapshot: allocating would take longer than copying.
         self._snapshot: dict[str, dict[str, torch.Tensor]] = {}
 
     @property
     def folder(self) -> Path:
-        """Where the checkpoints are."""
+        """The folder of the checkpoints."""
         return self._store.folder
 
     def __enter__(self) -> CheckpointWriter:
@@ -53,13 +53,13 @@ class CheckpointWriter:
             LOGGER.warning("the last checkpoint could not be written either: %s", self._error)
 
     def submit(self, name: str, tensors: Mapping[str, Tensors], state: Mapping[str, Any], *, is_best: bool) -> None:
-        """Save a checkpoint as it is now.
+        """Copy the tensors and start to write a checkpoint; waits for the write before.
 
         Args:
             name: of the checkpoint.
             tensors: by file; on any device; may change as soon as this returns.
             state: plain values; must not change afterwards.
-            is_best: whether `best` is to name it.
+            is_best: whether `best` will name it.
 
         Raises:
             OutputError: when the disk is too full for it, or an earlier write failed.
@@ -71,7 +71,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def point_best(self, name: str) -> None:
-        """Let `best` name a checkpoint that was submitted before, once it is written.
+        """Wait for the write in progress, then let `best` name this checkpoint.
 
         Raises:
             OutputError: when it, or the pointer, can't be written.
@@ -80,7 +80,7 @@ class CheckpointWriter:
         self._store.point("best", name)
 
     def wait(self) -> None:
-        """Wait until nothing is in flight.
+        """Wait for the write in progress.
 
         Raises:
             OutputError: when the write failed.
@@ -101,7 +101,7 @@ class CheckpointWriter:
         if free < needed:
             raise OutputError(
                 f"{folder}: a checkpoint needs {needed / 1e6:,.0f} MB, but the disk has {free / 1e6:,.0f} MB left; "
-                "the checkpoints so far stand: free space, then resume the run"
+                "the earlier checkpoints are intact: free space, then resume the run"
             )
 
     def _copy(self, tensors: Mapping[str, Tensors]) -> None:

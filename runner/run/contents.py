@@ -1,25 +1,25 @@
-"""What the files of a run or sweep folder may hold: read once, here, and judged before anybody relies on it.
+"""Schemas and readers of the files in a run folder, which may come from somebody else.
 
-The folder may come from elsewhere. What is missing in an older or unfinished run is allowed to be missing; what is
-there is of the right kind, or the file is damaged.
+A file is validated when it is read. Keys that an older or unfinished run lacks are optional; a key with a value of the
+wrong type or range makes the file damaged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from runner.base.errors import CheckpointError
-from runner.base.untrusted import UntrustedFileError, parse_json, printable, read_json, read_text
+from runner.base.untrusted import UntrustedFileError, parse_json, printable, read_json, read_text, unreadable
+from runner.config.schema.validation import sentence_of
 
 Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 Pointer = Literal["last", "best"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
-EvaluationSplit = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 CHECKPOINT_NAME = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 JobId = Annotated[str, Field(pattern=r"^[0-9]{1,18}$")]
@@ -29,7 +29,7 @@ _MOST_SHOWN = 80
 
 
 class Contents(BaseModel):
-    """Rules of one file. Keys that nobody relies on may hold anything."""
+    """The schema of one file; keys that it does not name may hold anything."""
 
     model_config = ConfigDict(
         extra="allow", strict=True, allow_inf_nan=False, defer_build=True, protected_namespaces=(), frozen=True
@@ -37,7 +37,7 @@ class Contents(BaseModel):
 
 
 class BestRecord(Contents):
-    """The best epoch, as run.json tells it."""
+    """The best epoch, in run.json."""
 
     metric: str
     value: float
@@ -66,10 +66,10 @@ class _Git(Contents):
 
 class _Test(Contents):
     count: Count
-    top1: EvaluationSplit
-    top5: EvaluationSplit | None = None
+    top1: Fraction
+    top5: Fraction | None = None
     loss: float | None = None
-    expected_calibration_error: EvaluationSplit | None = None
+    expected_calibration_error: Fraction | None = None
 
 
 class Failure(Contents):
@@ -106,7 +106,7 @@ class RunRecord(Contents):
     damaged: list[dict[str, Any]] = []
 
 
-class Row(Contents):
+class MetricsRow(Contents):
     """A line of metrics.jsonl."""
 
     __pydantic_extra__: dict[str, float | str | None]
@@ -131,7 +131,7 @@ class Row(Contents):
 
 
 class BestOfProgress(Contents):
-    """The best epoch, as a checkpoint tells it."""
+    """The best epoch, in state.json of a checkpoint."""
 
     metric: Literal["val_loss", "val_top1", "val_top5"]
     value: float
@@ -141,7 +141,7 @@ class BestOfProgress(Contents):
 
 
 class ProgressRecord(Contents):
-    """Where a training stood."""
+    """The progress of a training, in state.json of a checkpoint."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -174,7 +174,7 @@ class _Meter(Contents):
 
 
 class State(Contents):
-    """state.json of a checkpoint, for whoever goes on from it."""
+    """state.json of a checkpoint, as resuming needs it."""
 
     format: Literal[1]
     progress: ProgressRecord
@@ -189,13 +189,13 @@ class State(Contents):
 
 
 class StateOfWeights(Contents):
-    """state.json of a checkpoint, for whoever takes its weights."""
+    """state.json of a checkpoint, as far as evaluating its weights needs it."""
 
     progress: ProgressRecord
 
 
-class StateTold(Contents):
-    """state.json of a checkpoint, for whoever tells of the run."""
+class StateSummary(Contents):
+    """state.json of a checkpoint, as far as `runs` and reports show it."""
 
     data_fingerprint: str | None = None
     numerics: dict[str, str | int | float | bool | None] | None = None
@@ -207,21 +207,21 @@ class _File(Contents):
 
 
 class Manifest(Contents):
-    """manifest.json of a checkpoint: its other files by their names."""
+    """manifest.json of a checkpoint: size and digest of each other file."""
 
     __pydantic_extra__: dict[str, _File]
 
 
-class Job(Contents):
-    """trial.job.json: the number of SLURM's job."""
+class SlurmJob(Contents):
+    """trial.job.json: the number of the SLURM job of a trial."""
 
     job_id: JobId
 
 
 class _Average(Contents):
-    precision: EvaluationSplit
-    recall: EvaluationSplit
-    f1: EvaluationSplit
+    precision: Fraction
+    recall: Fraction
+    f1: Fraction
 
 
 class _OfClass(_Average):
@@ -236,10 +236,10 @@ class Metrics(Contents):
     count: Annotated[int, Field(ge=1, le=2**53)]
     correct: Count
     num_skipped: Count = 0
-    top1: EvaluationSplit
-    top5: EvaluationSplit
+    top1: Fraction
+    top5: Fraction
     loss: float
-    expected_calibration_error: EvaluationSplit = 0.0
+    expected_calibration_error: Fraction = 0.0
     classes: list[str]
     per_class: list[_OfClass]
     macro_average: _Average
@@ -258,7 +258,7 @@ class Metrics(Contents):
             named = (*matrix.get("truth", []), *matrix.get("predicted", []))
             is_square = len(matrix) == 3 and len(lengths) == 1 and all(number < num_classes for number in named)
         if not is_square:
-            raise ValueError(f"confusion_matrix is none of {num_classes} classes")
+            raise ValueError(f"confusion_matrix does not fit {num_classes} classes")
         return self
 
 
@@ -266,41 +266,40 @@ def read_object(file: Path, rules: type[Contents]) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        FileNotFoundError: there is none.
-        CheckpointError: it can't be read, or a key of it breaks the rules.
+        FileNotFoundError: the file does not exist.
+        CheckpointError: it can't be read, or does not fit the schema.
     """
     try:
         values = read_json(file)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(*error.args[:2], str(file)) from error
-    except OSError as error:
-        raise CheckpointError(f"{shown(file)} can't be read: {error.strerror}") from error
-    except UntrustedFileError as error:
-        raise CheckpointError(f"{shown(file)} can't be read: {error}") from error
-    return judged(values, rules, shown(file))
+    except (OSError, UntrustedFileError) as error:
+        raise CheckpointError(unreadable(file, error)) from error
+    return validated(values, rules, printable(str(file)))
 
 
-def judged(values: object, rules: type[Contents], place: str, part: str = "") -> dict[str, Any]:
-    """Values that keep the rules, as they are.
+def validated(values: object, rules: type[Contents], place: str, part: str = "") -> dict[str, Any]:
+    """The values unchanged, once they are found to fit the schema.
 
     Raises:
-        CheckpointError: naming the place, the part of it and the first key that breaks them.
+        CheckpointError: naming the place, the part of it and the first key that does not fit.
     """
     if not isinstance(values, dict):
         raise CheckpointError(f"{place} is damaged: {part}it holds no object")
     try:
         rules.model_validate(values)
     except ValidationError as error:
-        raise CheckpointError(f"{place} is damaged: {part}{what_is_wrong(error)}") from error
+        raise CheckpointError(f"{place} is damaged: {part}{first_problem(error)}") from error
     return values
 
 
-def what_is_wrong(error: ValidationError) -> str:
-    """The first key that breaks the rules, and how."""
-    first, *others = error.errors(include_url=False, include_context=False, include_input=False)
+def first_problem(error: ValidationError) -> str:
+    """The first key that does not fit the schema and the reason, with the number of further ones."""
+    first, *others = error.errors(include_url=False, include_input=False)
     key = printable(".".join(map(str, first["loc"])))[:_MOST_SHOWN]
     more = f" (and {len(others)} more)" if others else ""
-    return f"{key}: {first['msg']}{more}" if key else f"{first['msg']}{more}"
+    message = sentence_of(first)
+    return f"{key}: {message}{more}" if key else f"{message}{more}"
 
 
 def read_rows(file: Path) -> tuple[dict[str, Any], ...]:
@@ -309,53 +308,49 @@ def read_rows(file: Path) -> tuple[dict[str, Any], ...]:
     Raises:
         CheckpointError: when it can't be read, or another line is damaged.
     """
-    return tuple(row for row, _ in _rows_and_lines(file))
+    return tuple(row for row, _ in read_lines(file))
 
 
-def read_lines(file: Path) -> tuple[tuple[dict[str, Any], str], ...]:
-    """The same, each with its line as it stands there.
+def read_lines(file: Path) -> list[tuple[dict[str, Any], str]]:
+    """The rows of metrics.jsonl like :func:`read_rows`, each with its text in the file.
 
     Raises:
         CheckpointError: when it can't be read, or another line is damaged.
     """
-    return tuple(_rows_and_lines(file))
-
-
-def _rows_and_lines(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
     try:
         text = read_text(file)
     except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise CheckpointError(f"{shown(file)} can't be read: {error.strerror}") from error
-    except UntrustedFileError as error:
-        raise CheckpointError(f"{shown(file)} can't be read: {error}") from error
+        return []
+    except (OSError, UntrustedFileError) as error:
+        raise CheckpointError(unreadable(file, error)) from error
+    rows = []
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         if not line.endswith("\n"):
             continue
         try:
-            row = parse_json(line, f"line {number}")
+            row = parse_json(line.rstrip("\n"), f"line {number}")
         except UntrustedFileError as error:
-            raise CheckpointError(f"{shown(file)} is damaged: {error}; mend or remove it") from error
-        yield judged(row, Row, shown(file), f"line {number}: "), line
+            raise CheckpointError(f"{printable(str(file))} is damaged: {error}; mend or remove it") from error
+        rows.append((validated(row, MetricsRow, printable(str(file)), f"line {number}: "), line))
+    return rows
 
 
-def read_classes(file: Path) -> tuple[str, ...]:
-    """The class names of classes.json, in index order.
+def read_classes(run_dir: Path) -> tuple[str, ...]:
+    """The class names of a run's classes.json, in index order.
 
     Raises:
-        FileNotFoundError: there is none.
-        CheckpointError: it can't be read, or holds no list of different names.
+        CheckpointError: it is missing, can't be read, or holds no list of different names.
     """
+    file = run_dir / "classes.json"
     try:
         classes = read_json(file)
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{run_dir} has no classes.json: the run has not begun, or is damaged") from error
     except (OSError, UntrustedFileError) as error:
-        raise CheckpointError(f"{shown(file)} can't be read: {error}") from error
+        raise CheckpointError(unreadable(file, error)) from error
     is_list = isinstance(classes, list) and bool(classes) and all(isinstance(name, str) for name in classes)
     if not is_list or len(set(classes)) != len(classes):
-        raise CheckpointError(f"{shown(file)} is damaged: it holds no list of different names")
+        raise CheckpointError(f"{printable(str(file))} is damaged: it holds no list of different names")
     return tuple(classes)
 
 
@@ -370,13 +365,8 @@ def read_pointer(file: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UntrustedFileError) as error:
-        raise CheckpointError(f"{shown(file)} can't be read: {error}") from error
+        raise CheckpointError(unreadable(file, error)) from error
     if not CHECKPOINT_NAME.fullmatch(name):
-        told = printable(name)[:_MOST_SHOWN]
-        raise CheckpointError(f"{shown(file)} is damaged: it holds {told!r}, which is no name of a checkpoint")
+        held = printable(name)[:_MOST_SHOWN]
+        raise CheckpointError(f"{printable(str(file))} is damaged: it holds {held!r}, which is no name of a checkpoint")
     return name
-
-
-def shown(file: Path) -> str:
-    """A path for a message."""
-    return printable(str(file))

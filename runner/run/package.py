@@ -1,4 +1,4 @@
-"""The packaged model: the best weights and one readable JSON, enough to score images anywhere."""
+"""The packaged model: the best weights, and model.json with all that it takes to use them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from runner.base.files import (
     temporary_beside,
     write_json,
 )
-from runner.base.untrusted import UntrustedFileError, read_json
-from runner.base.user_paths import refuse_ways_out
-from runner.config.schema.base import Section
+from runner.base.untrusted import UntrustedFileError, read_json, unreadable
+from runner.base.user_paths import refuse_outside_links
+from runner.config.schema.base import ConfigSection
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.transforms import Normalize, Transform
-from runner.config.schema.transforms.values import Size
-from runner.run.contents import what_is_wrong
+from runner.config.schema.transforms.fixed import Size
+from runner.run.contents import first_problem
 
 PACKAGE_FORMAT = 2
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "model.json"
 
 
-class Preprocessing(Section):
+class Preprocessing(ConfigSection):
     """What happens to an image before the model sees it."""
 
     image_size: Size
@@ -42,13 +42,13 @@ class Preprocessing(Section):
     normalize: Normalize
 
 
-class ModelCard(Section):
-    """Everything about a packaged model but its weights."""
+class ModelCard(ConfigSection):
+    """The content of model.json."""
 
     format: Literal[1, 2]
     """Version of this file's layout. Format 1 had neither metrics nor origin."""
     architecture: ModelConfig
-    """How to build the module; its `weights` say where training started and are not needed."""
+    """How to build the module; its `weights` name the pretrained weights that training started from."""
     num_classes: Annotated[int, Field(ge=1)]
     classes: tuple[str, ...]
     """Class names in index order."""
@@ -59,9 +59,9 @@ class ModelCard(Section):
     best: dict[str, Any]
     """The metric by which these weights were chosen, its value and its epoch."""
     metrics: dict[str, Any] = Field(default_factory=dict)
-    """What they reach on each split that they were evaluated on; empty until then."""
+    """Metrics by split; empty until the weights are evaluated."""
     origin: dict[str, Any] = Field(default_factory=dict)
-    """The run that they come from: folder, start, git commit, data, versions."""
+    """The run that trained them: folder, start, git commit, data, versions."""
 
     @model_validator(mode="after")
     def _of_as_many_classes(self) -> ModelCard:
@@ -88,12 +88,12 @@ class Package:
 
 
 def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
-    """Write `model/` as a whole; an older package is replaced only once the new one is complete.
+    """Write `model/` atomically; an older package is replaced only once the new one is complete.
 
     Args:
-        folder: the folder to make.
+        folder: the folder to create.
         weights: the safetensors file of a verified checkpoint; copied byte by byte.
-        card: the fields of :class:`ModelCard` but for format and digest.
+        card: the fields of :class:`ModelCard` except format and digest.
 
     Raises:
         OutputError: when it can't be written.
@@ -116,7 +116,7 @@ def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
 
 
 def add_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """Say in model.json what the weights reach, by split.
+    """Write the metrics of each split into model.json.
 
     Raises:
         OutputError: when it can't be written.
@@ -133,9 +133,9 @@ def read_package(path: Path) -> Package:
         path: a run folder, or the package folder itself.
 
     Raises:
-        CheckpointError: when there is none, it is of a newer format, or it is damaged.
+        CheckpointError: when there is no package, it has a newer format, or it is damaged.
     """
-    refuse_ways_out(path)
+    refuse_outside_links(path)
     folder = path / "model" if (path / "model").is_dir() else path
     card, weights_file = _read_card(folder / CARD_FILE, path), folder / WEIGHTS_FILE
     if not weights_file.is_file() or sha256_of(weights_file) != card.weights_sha256:
@@ -151,7 +151,7 @@ def _read_card(card_file: Path, path: Path) -> ModelCard:
             f"{path} holds no packaged model ({CARD_FILE}); a run has one once its training is completed"
         ) from error
     except (OSError, UntrustedFileError) as error:
-        raise CheckpointError(f"{card_file} can't be read: {error}") from error
+        raise CheckpointError(unreadable(card_file, error)) from error
     version = values.get("format") if isinstance(values, dict) else None
     if type(version) is int and version > PACKAGE_FORMAT:
         raise CheckpointError(
@@ -162,4 +162,4 @@ def _read_card(card_file: Path, path: Path) -> ModelCard:
     try:
         return ModelCard.model_validate_json(json.dumps(values))
     except ValidationError as error:
-        raise CheckpointError(f"{card_file} is damaged: {what_is_wrong(error)}") from error
+        raise CheckpointError(f"{card_file} is damaged: {first_problem(error)}") from error

@@ -1,4 +1,4 @@
-"""Where a run came from: code, packages, machine. Enough to explain and repeat it."""
+"""The provenance of a run: git state, installed packages, versions, host."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _GIT_TIMEOUT_SECONDS = 10
-# A repository's own config can name programs, which git would start: watchers of files, hooks, signers, helpers of
-# transports, filters of content. A folder that came from somebody else may hold such a repository.
+# A repository's own config can name programs that git starts: file watchers, hooks, signers, transport helpers, content
+# filters. A run folder that was received from somebody else may hold such a repository.
 _NO_PROGRAMS = {
     "core.fsmonitor": "false",
     "core.hooksPath": "/dev/null",
@@ -24,11 +24,11 @@ _NO_PROGRAMS = {
     "diff.external": "",
     "submodule.recurse": "false",
     "protocol.allow": "never",
-    "safe.bareRepository": "explicit",  # a folder that looks like the inside of a `.git` is none
+    "safe.bareRepository": "explicit",  # git ignores a folder that only looks like the inside of a `.git`
 }
 _ENVIRONMENT = {
-    "GIT_OPTIONAL_LOCKS": "0",  # the index stays as it is, and no hook is told of a change
-    "GIT_NO_LAZY_FETCH": "1",  # a partial clone would ask its remote
+    "GIT_OPTIONAL_LOCKS": "0",  # does not refresh the index, which would run a hook
+    "GIT_NO_LAZY_FETCH": "1",  # a partial clone would contact its remote
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_PAGER": "cat",
@@ -44,40 +44,40 @@ class GitState:
     commit: str | None
     """Full hash; None outside a repository or before its first commit."""
     dirty: bool | None
-    """Whether tracked files differ from the commit; None outside a repository, or where git does not say."""
+    """Whether tracked files differ from the commit; None outside a repository, or where git fails."""
     patch: str
-    """The difference of tracked files to the commit, as `git apply` reads it."""
+    """The difference of tracked files to the commit, for `git apply`."""
 
 
 def git_state(folder: Path) -> GitState:
-    """Ask git about the repository around a folder; no git, or no repository, is no error.
+    """The state of the repository around a folder; all None without git or a repository.
 
-    Nothing is started that the repository itself names. Filters of the user's own config (Git LFS) work as ever.
+    Programs that the repository's own config names are not started; filters of the user's config (Git LFS) are.
     """
     commit = _git(folder, "rev-parse", "--verify", "--end-of-options", "HEAD")
     if commit is None:
         return GitState(commit=None, dirty=None, patch="")
     without_filters = _without_filters(folder) if _is_around(folder) else None
-    # Whatever git is configured to show: a patch that `git apply` reads.
+    # A patch for `git apply`, whatever the user's config says about the display of differences.
     plain = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
     patch = None if without_filters is None else _git(folder, "diff", *plain, "HEAD", config=without_filters)
-    told = (patch or b"").decode(errors="surrogateescape")
-    return GitState(commit=commit.decode().strip(), dirty=None if patch is None else bool(patch), patch=told)
+    text = (patch or b"").decode(errors="surrogateescape")
+    return GitState(commit=commit.decode().strip(), dirty=None if patch is None else bool(patch), patch=text)
 
 
 def _is_around(folder: Path) -> bool:
-    """Whether the repository and the files that it is about belong together, as each of them says.
+    """Whether the repository and its working tree name each other.
 
-    The config of a received repository may name any folder as that of its files, and its `.git` may lead to a
-    repository of the user's: either would be copied into the patch. A worktree or a submodule, whose repository lies
-    elsewhere, is named there.
+    The config of a received repository may name any folder as its working tree, and its `.git` may point to another
+    repository of the user: the patch would then contain files that don't belong to it. For a worktree or a submodule,
+    whose repository lies elsewhere, that repository must name the working tree.
     """
     if "GIT_DIR" in os.environ:
-        return True  # the user says so
-    said = _paths(folder, "--show-toplevel", "--absolute-git-dir", "--git-common-dir")
-    if len(said) != 3 or _paths(said[0], "--absolute-git-dir") != [said[1]]:
+        return True  # the user chose the repository
+    answer = _paths(folder, "--show-toplevel", "--absolute-git-dir", "--git-common-dir")
+    if len(answer) != 3 or _paths(answer[0], "--absolute-git-dir") != [answer[1]]:
         return False
-    top, repository, shared = (path.resolve() for path in said)
+    top, repository, shared = (path.resolve() for path in answer)
     if shared.is_relative_to(top):
         return True
     if repository == shared:  # of a submodule
@@ -90,14 +90,14 @@ def _is_around(folder: Path) -> bool:
 
 
 def _paths(folder: Path, *flags: str) -> list[Path]:
-    said = _git(folder, "rev-parse", "--path-format=absolute", *flags) or b""
-    return [Path(os.fsdecode(line)) for line in said.split(b"\n") if line]
+    output = _git(folder, "rev-parse", "--path-format=absolute", *flags) or b""
+    return [Path(os.fsdecode(line)) for line in output.split(b"\n") if line]
 
 
 def _without_filters(folder: Path) -> dict[str, str] | None:
-    """What leaves out the filters that the repository's own config names; None where git does not list it.
+    """Settings that disable the filters of the repository's own config; None where git can't list that config.
 
-    To list a config starts nothing. Nothing but NUL is sure to stand in no name.
+    Listing a config starts no program. The list is separated by NUL, the one byte that no name can contain.
     """
     listed = _git(folder, "config", "-z", "--show-scope", "--name-only", "--list")
     if listed is None:
@@ -123,7 +123,7 @@ def _git(folder: Path, *arguments: str, config: Mapping[str, str] | None = None)
 
 
 def _as_environment(config: Mapping[str, str]) -> dict[str, str]:
-    """Settings for git, after those that the user's environment has; `-c` could not tell an equals sign in a name."""
+    """Environment variables with settings for git, appended to the user's own; `-c` can't have `=` in a name."""
     given = os.environ.get("GIT_CONFIG_COUNT", "")
     first = int(given) if given.isdecimal() else 0
     found = {"GIT_CONFIG_COUNT": str(first + len(config))}
@@ -134,14 +134,14 @@ def _as_environment(config: Mapping[str, str]) -> dict[str, str]:
 
 def installed_packages() -> str:
     """One `name==version` per line, sorted."""
-    # Each look at a distribution's metadata reads its file anew.
+    # Each access to `distribution.metadata` reads the file again.
     all_metadata = [distribution.metadata for distribution in importlib.metadata.distributions()]
     found = {f"{metadata['Name']}=={metadata['Version']}" for metadata in all_metadata if metadata["Name"]}
     return "\n".join(sorted(found, key=str.lower)) + "\n"
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides about the numbers."""
+    """Versions of Python and of the packages that affect results."""
     packages = ("runner", "torch", "torchvision", "numpy", "pillow", "simplejpeg", "hydra-core")
     found = {"python": platform.python_version()}
     for name in packages:

@@ -1,4 +1,4 @@
-"""The folder of one run: made once, exclusively; run.json is kept true at each moment."""
+"""The folder of a run: its creation, its lock, and run.json, which is rewritten at each change of status."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ from runner.base.files import (
     write_atomic,
     write_json,
 )
-from runner.base.safe_text import masked_values
-from runner.base.timeline import Timeline, new_name, read_moment, written
+from runner.base.reasons import reason_of
+from runner.base.safe_text import mask_credentials_in
+from runner.base.timeline import Timeline, new_run_name, parse_moment, to_iso
 from runner.run.contents import RunRecord, Status, read_lines, read_object
 
 _NAME_ATTEMPTS = 100
 _JOB_FILE = re.compile(r"([0-9]{1,18})_submitted\.pkl")
-_ROOM_FOR_THE_END = 64 << 10  # bytes that the record may grow by: the error, warnings, results
+_RESERVED_BYTES = 64 << 10  # that the record may grow by: the error, warnings, results
 
 
-def make_new(output_dir: Path) -> Path:
+def make_run_folder(output_dir: Path) -> Path:
     """Make a new run folder under `output_dir`.
 
     Raises:
         OutputError: when the folder can't be made.
     """
     for _ in range(_NAME_ATTEMPTS):
-        path = output_dir / new_name()
+        path = output_dir / new_run_name()
         with named_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 path.mkdir()
-            except (FileExistsError, FileNotFoundError):  # or another run has just taken the empty date folder away
+            except (FileExistsError, FileNotFoundError):  # another run may have just removed the empty date folder
                 continue
             return path.resolve()
     raise OutputError(f"{output_dir}: found no free name for a run folder in {_NAME_ATTEMPTS} attempts")
 
 
-def unmake(run_dir: Path, output_dir: Path) -> None:
-    """Take away a new run folder in which nothing has begun, and the folders above it that hold nothing else.
+def remove_unused(run_dir: Path, output_dir: Path) -> None:
+    """Remove a new run folder that was not used, and the folders above it that are empty then.
 
     Args:
         run_dir: the folder.
-        output_dir: where it was made; this one stays.
+        output_dir: the folder it was made in, which stays.
     """
     shutil.rmtree(run_dir)
     for parent in run_dir.parents:
@@ -66,14 +67,14 @@ def unmake(run_dir: Path, output_dir: Path) -> None:
 
 
 def check_writable(output_dir: Path, *, key: str = "output_dir") -> None:
-    """Refuse early where folders can't be made; leaves nothing behind.
+    """Check that folders can be created under a folder, which need not exist.
 
     Args:
-        output_dir: under which they are to be made.
-        key: what names it, for messages.
+        output_dir: the folder.
+        key: the config key that names it, for messages.
 
     Raises:
-        OutputError: naming the nearest existing folder that is in the way.
+        OutputError: naming the nearest existing folder, if it is a file or not writable.
     """
     existing = output_dir.absolute()
     while not existing.exists() and existing != existing.parent:
@@ -85,23 +86,23 @@ def check_writable(output_dir: Path, *, key: str = "output_dir") -> None:
         probe.mkdir()
     except OSError as error:
         raise OutputError(
-            f"{output_dir}: no folder can be made in {existing} ({error.strerror}); choose another with {key}=FOLDER"
+            f"{output_dir}: no folder can be made in {existing} ({reason_of(error)}); choose another with {key}=FOLDER"
         ) from error
     probe.rmdir()
 
 
 class RunFolder:
-    """Paths and records of one run; only the process that owns the run writes through it."""
+    """Paths and record of one run; only the main process writes through it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.record: dict[str, Any] = {}
         self._timeline: Timeline | None = None
-        self._room_for_the_end: ReservedFile | None = None
+        self._reserved: ReservedFile | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether this process has recorded that the run begins or goes on."""
+        """Whether this process has called :meth:`begin` or :meth:`reopen`."""
         return bool(self.record)
 
     @property
@@ -124,38 +125,38 @@ class RunFolder:
         return self.path / "logs" / f"rank_{rank}.log"
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write one of the folder's files as a whole."""
+        """Write one of the folder's files atomically."""
         write_atomic(self.path / name, content)
 
     def begin(self, facts: dict[str, Any]) -> None:
-        """Record that a run starts: status `running`, start time, and whatever explains the run."""
+        """Create run.json: status `running`, start time, and the given facts."""
         self._timeline = Timeline()
-        start = written(self._timeline.now())
+        start = to_iso(self._timeline.now())
         record = {"status": "running", "attempts": 1, **facts, "start": start, "end": None}
         self._reserve(record)
         self.record = {**record, "best": None, "test": None, "error": None}
         self._save()
 
     def reopen(self, attempt: dict[str, Any], best: dict[str, Any] | None) -> None:
-        """Record that a run goes on: one more attempt, with what was typed for it, and the best it goes on with."""
+        """Record that a run is resumed: one more attempt with the given facts, and the best epoch so far."""
         record = read_record(self.path)
         self._reserve(record)
         self.record = record
         self._timeline = Timeline(_moments_in(record))
         number = record["attempts"] + 1
-        start = written(self._timeline.now())
+        start = to_iso(self._timeline.now())
         resumes = [*record.get("resumes", []), {"attempt": number, "start": start, **attempt}]
         self.update(status="running", attempts=number, resumes=resumes, best=best, test=None, end=None, error=None)
 
-    def cut_metrics(self, num_epochs: int) -> None:
-        """Keep the rows of the first epochs; later ones are trained, or at least evaluated, again."""
+    def truncate_metrics(self, num_epochs: int) -> None:
+        """Remove the rows after the first epochs; those epochs will be trained, or at least evaluated, again."""
         if self.metrics_file.is_file():
-            # A line that a kill cut short is of an epoch that was not saved.
+            # A last line that a kill cut short belongs to an epoch that was not saved.
             kept = [line for row, line in read_lines(self.metrics_file) if row["epoch"] <= num_epochs]
             write_atomic(self.metrics_file, "".join(kept))
 
     def clean(self) -> None:
-        """Remove what a killed attempt has left half-written."""
+        """Remove the temporary files of a killed attempt."""
         for left_over in self.path.glob(".*.tmp"):
             shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
 
@@ -164,54 +165,48 @@ class RunFolder:
         self.record |= facts
         self._save()
 
-    def tell_damage(self, damage: dict[str, Any], **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
+    def record_damage(self, damage: dict[str, Any], **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Record that a checkpoint was found damaged, along with other facts that change by it."""
         self.update(damaged=[*self.record.get("damaged", []), damage], **facts)
 
     def end(self, status: Status, error: dict[str, Any] | None = None) -> None:
-        """Record how the run ended; on a full disk too, where this process has recorded its begin."""
+        """Record how the run ended; on a full disk in the space that :meth:`begin` or :meth:`reopen` has reserved."""
         timeline = self._timeline or Timeline(_moments_in(self.record))
-        self.record |= {"status": status, "end": written(timeline.now()), "error": error}
-        if self._room_for_the_end is None:
+        self.record |= {"status": status, "end": to_iso(timeline.now()), "error": error}
+        if self._reserved is None:
             self._save()
             return
-        room, self._room_for_the_end = self._room_for_the_end, None
-        room.become(as_json(masked_values(self.record)))
+        reserved, self._reserved = self._reserved, None
+        reserved.replace_file(as_json(mask_credentials_in(self.record)))
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add the metrics of one epoch."""
         append_line(self.metrics_file, json.dumps(row, allow_nan=False))
 
     def _reserve(self, record: dict[str, Any]) -> None:
-        # A disk that fills up ends the run, and no new file could say so.
-        num_bytes = len(as_json(record)) + _ROOM_FOR_THE_END
-        self._room_for_the_end = ReservedFile(self.path / "run.json", num_bytes)
+        # A full disk ends the run, and a new file that says so could not be written then.
+        self._reserved = ReservedFile(self.path / "run.json", len(as_json(record)) + _RESERVED_BYTES)
 
     def _save(self) -> None:
-        write_json(self.path / "run.json", masked_values(self.record))
+        write_json(self.path / "run.json", mask_credentials_in(self.record))
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the run for as long as this process lives, so that others can tell a dead run from a live one.
+        """Hold the run's lock; the system releases it when the process dies, so :func:`is_alive` is right after a kill.
 
         Raises:
             OutputError: when another live process holds it.
         """
         with ExitStack() as stack:
-            with named_write_errors(self.path):  # what fails while it is held has other names
+            with named_write_errors(self.path):  # not around the `yield`: errors of the training have their own names
                 file = stack.enter_context(self.log_file(0).open("ab"))
                 try:
                     lock_file(file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path)
                 except BlockingIOError as error:
                     raise OutputError(f"{self.path}: another process is working on this run") from error
             held = [file.fileno()]
-
-            def let_go() -> None:
-                for descriptor in held:
-                    os.close(descriptor)
-
-            # A data-loading worker that outlives this process must not keep the run looking alive.
-            os.register_at_fork(after_in_child=let_go)
+            # A loader process that outlives this process must not hold the lock.
+            os.register_at_fork(after_in_child=lambda: [*map(os.close, held)])
             try:
                 yield
             finally:
@@ -232,19 +227,19 @@ def read_record(run_dir: Path) -> dict[str, Any]:
 
 
 def _moments_in(record: dict[str, Any]) -> list[datetime]:
-    """All moments that a record tells of."""
-    told = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in record.get("resumes", []))]
-    return [moment for moment in map(read_moment, told) if moment is not None]
+    """All points in time in a record."""
+    texts = [record.get("start"), record.get("end"), *(attempt.get("start") for attempt in record.get("resumes", []))]
+    return [moment for moment in map(parse_moment, texts) if moment is not None]
 
 
 def finished_epochs(run_dir: Path) -> int:
-    """How many epochs a run has finished and saved: what its newest checkpoint says, 0 before the first."""
+    """The number of finished epochs in the name of the newest checkpoint; 0 without one."""
     found = [path.name.partition("-")[0] for path in run_dir.glob("checkpoints/*-*") if path.is_dir()]
     return max((int(epochs) for epochs in found if epochs.isdecimal()), default=0)
 
 
 def is_alive(run_dir: Path) -> bool:
-    """Whether a living process is working on the run; a record that says `running` may be of a dead one."""
+    """Whether a process holds the run's lock; run.json says `running` also after a kill."""
     try:
         with (run_dir / "logs" / "rank_0.log").open("rb") as file:
             lock_file(file, fcntl.LOCK_SH | fcntl.LOCK_NB, run_dir)
@@ -256,27 +251,27 @@ def is_alive(run_dir: Path) -> bool:
 
 
 def is_waiting(run_dir: Path) -> bool:
-    """Whether a run is prepared but has never begun, such as one in SLURM's queue."""
+    """Whether a run was prepared but never began, such as one in SLURM's queue."""
     return (run_dir / "config.yaml").is_file() and not (run_dir / "run.json").exists()
 
 
 def timestamp() -> str:
     """Now, in UTC, as ISO 8601 with seconds."""
-    return written(datetime.now(UTC))
+    return to_iso(datetime.now(UTC))
 
 
 def submitted_jobs(run_dir: Path) -> set[str]:
-    """Numbers of all of SLURM's jobs that were ever submitted for a run.
+    """Numbers of all SLURM jobs that were ever submitted for a run, from the names of submitit's pickle files.
 
-    Told by what they are to do, which submitit names after the job once it is in the queue: without it (this process
-    was killed just then) a job ends by itself when it has waited for it in vain.
+    submitit renames the file after the job once that is in the queue. If this process is killed before, the job waits
+    for the file in vain and ends by itself.
     """
     found = (_JOB_FILE.fullmatch(file.name) for file in (run_dir / "logs").glob("*_submitted.pkl"))
     return {match[1] for match in found if match}
 
 
 def summary_of_experiment(model: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """What a run is about, in three words, out of its config."""
+    """The entry `experiment` of run.json: the names of model and data, and the folder of the user's data."""
     source = data.get("source")
     is_users = source in ("folder", "csv")
     name = data.get("name") if source == "torchvision" else source

@@ -1,4 +1,4 @@
-"""TensorBoard's files of a run."""
+"""Writes the TensorBoard event files of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TensorBoardLog:
         return self
 
     def _on_thread_error(self, args: threading.ExceptHookArgs) -> None:
-        # What ends TensorBoard's thread is raised by the next call too: no need for a traceback on the terminal.
+        # The next call to the writer raises the same error: no traceback of TensorBoard's thread on the terminal.
         if not (isinstance(args.thread, _AsyncWriterThread) and isinstance(args.exc_value, OSError)):
             self._earlier_hook(args)
 
@@ -45,7 +45,7 @@ class TensorBoardLog:
         except OutputError as second:
             if error is None:
                 raise
-            LOGGER.warning("the last points of the curves are missing: %s", second)
+            LOGGER.warning("TensorBoard's curves lack their last points: %s", second)
         finally:
             threading.excepthook = self._earlier_hook
 
@@ -53,7 +53,7 @@ class TensorBoardLog:
         """Add one point to each of several curves.
 
         Raises:
-            OutputError: when this point, or one before it, can't be written.
+            OutputError: when this point or an earlier one can't be written.
         """
         with named_write_errors(self._folder):
             for tag, value in values.items():
@@ -65,7 +65,7 @@ class TensorBoardLog:
             self._writer.add_image(tag, make_grid(images, nrow=8), 0)
 
     def hparams(self, parameters: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
-        """Record hyperparameters with the final metrics, in the run itself rather than in a folder beside it."""
+        """Record hyperparameters with the final metrics, in the run's own event file instead of a subfolder."""
         plain = {
             key: value if isinstance(value, bool | int | float | str) else str(value)
             for key, value in parameters.items()

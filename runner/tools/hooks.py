@@ -1,4 +1,4 @@
-"""What the tools do for a training that they, a command or Python code starts: its report, its sweep."""
+"""The hooks of a training that belong to the tools: its report, the pruner and the leaderboard of its sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.base.console import LOGGER
 from runner.base.errors import RunnerError
 from runner.config.saved import saved_config
 from runner.tools.report import explain_end
-from runner.tools.sweep.folder import SweepFolder, epochs_of, is_sweep, load_trial, value_of
+from runner.tools.sweep.sweep_folder import SweepFolder, epochs_of, is_sweep, load_trial, value_of
 from runner.training.attempt import Hooks
 
 if TYPE_CHECKING:
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 def training_hooks(config: Config, trial_file: Path | None = None) -> Hooks:
-    """What a training calls.
+    """The hooks of a training.
 
     Args:
         config: of the run.
-        trial_file: record of the trial of a sweep, if the run is one.
+        trial_file: the record of the trial, if the run is a trial of a sweep.
     """
-    is_judged = trial_file is not None and config.sweep.pruner != "none"
-    pruner = TrialPruner(trial_file=trial_file) if is_judged and trial_file is not None else None
+    has_pruner = trial_file is not None and config.sweep.pruner != "none"
+    pruner = TrialPruner(trial_file=trial_file) if has_pruner and trial_file is not None else None
     return Hooks(write_report=explain_end, pruner=pruner, after_job=refresh_leaderboard)
 
 
 @contextmanager
 def leaderboard_refreshed(run_dir: Path) -> Iterator[None]:
-    """Write the leaderboard anew once a run has ended, however it did; nothing where it is no trial of a sweep."""
+    """Refresh the leaderboard after the block, also after an error, if the run is a trial of a sweep."""
     try:
         yield
     finally:
@@ -42,9 +42,9 @@ def leaderboard_refreshed(run_dir: Path) -> Iterator[None]:
 
 
 def refresh_leaderboard(run_dir: Path) -> None:
-    """Write the leaderboard of the sweep whose trial lies in this folder; nothing where it is no trial.
+    """Write the leaderboard of the sweep that this run folder belongs to; does nothing if it belongs to none.
 
-    Trials that jobs of SLURM or Hydra's launchers train are not seen by the sweep itself.
+    The process of the sweep does not notice the end of trials that SLURM or Hydra's launchers start.
     """
     if not is_sweep(run_dir.parent):
         return
@@ -52,23 +52,27 @@ def refresh_leaderboard(run_dir: Path) -> None:
 
     try:
         refresh(SweepFolder(run_dir.parent))
-    except (RunnerError, OSError, ValueError) as error:  # the run itself is well: typed again, the sweep writes it
+    except (
+        RunnerError,
+        OSError,
+        ValueError,
+    ) as error:  # no reason to fail the run; a resumed sweep writes the leaderboard
         LOGGER.warning("the leaderboard can't be written: %s", error)
 
 
 @dataclass(kw_only=True)
 class TrialPruner:
-    """Reports what the run folder says of the epochs so far, then asks the pruner."""
+    """Reports the metrics in the run folder to the sweep's study, and asks its pruner."""
 
     trial_file: Path
-    """Record of the trial."""
+    """The record of the trial."""
     _judgement: Judgement | None = field(default=None, init=False, repr=False)
 
     def decision(self, run_dir: Path, epoch: int) -> str | None:
-        """Why the run in this folder ends after so many epochs; None where it goes on.
+        """Why the run in this folder ends after so many epochs; None if it continues.
 
-        An epoch is judged again where a killed run goes on from its end, with the same result: the value comes from
-        metrics.jsonl. A trial that can't reach the storage trains on, since that is never wrong, only slower.
+        A resumed run may ask about an epoch again and gets the same decision, as the values come from metrics.jsonl. If
+        the storage can't be reached, the run continues, which costs time but is never wrong.
         """
         from runner.tools.sweep.search.storage import STORAGE_ERRORS  # noqa: PLC0415 - Optuna, where a policy asks for it
 
@@ -77,7 +81,7 @@ class TrialPruner:
             judgement.report({row["epoch"]: self._value(row, judgement) for row in epochs_of(run_dir)[:epoch]})
             return judgement.decision(epoch)
         except STORAGE_ERRORS as error:
-            LOGGER.warning("the search can't be reached, so the trial goes on without being judged: %s", error)
+            LOGGER.warning("the study's storage can't be reached, so the trial continues without the pruner: %s", error)
             return None
 
     def _value(self, row: dict[str, float], judgement: Judgement) -> float:
@@ -89,7 +93,7 @@ class TrialPruner:
         from runner.tools.sweep.search.study import Judgement  # noqa: PLC0415
 
         trial = load_trial(self.trial_file)
-        assert trial.study_number is not None, "a sweep with a policy gives each trial a place in a study"
+        assert trial.study_number is not None, "a sweep with a pruner adds each trial to a study"
         config = saved_config(trial.config)
         sweep = config.sweep.with_metric(config.trainer.monitor)
         folder = SweepFolder(self.trial_file.parents[1])

@@ -1,1 +1,1 @@
-"""The training loop: train an epoch, evaluate exactly, record, save."""
+"""The training loop: optimizer steps, exact evaluation, metrics, checkpoints."""

@@ -1,4 +1,4 @@
-"""Images that can't be read, where data.on_bad_image = skip: named once, and no more of them than the config allows."""
+"""Images that can't be read, where data.on_bad_image = skip: logged once, counted, limited by data.max_bad_fraction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUM_EXAMPLES = 3
 
 
 class BadImages:
-    """The bad images of one split; every process holds the same."""
+    """The bad images of one split, over all processes; every process holds the same."""
 
     def __init__(self, key: str, *, num_images: int, max_fraction: float, is_logged: bool) -> None:
         self._key = key
@@ -26,17 +26,17 @@ class BadImages:
         self._is_logged = is_logged
         self._reasons: dict[int, str] = {}
         self.num_in_epoch = 0
-        """Images that were asked for in the epoch in progress, or in one evaluation, and skipped."""
+        """Images that the epoch in progress, or one evaluation, asked for and skipped."""
 
-    def begin(self, num_in_epoch: int = 0) -> None:
-        """Count anew, for the next epoch or evaluation; the names are kept."""
+    def reset(self, num_in_epoch: int = 0) -> None:
+        """Set the count, for the next epoch or evaluation; images that were logged are not logged again."""
         self.num_in_epoch = num_in_epoch
 
-    def record(self, bad: Sequence[BadImage]) -> None:
-        """Count what all processes have skipped, and name in the log what has not been named.
+    def add(self, bad: Sequence[BadImage]) -> None:
+        """Count the images that all processes skipped, and log those that were not logged yet.
 
         Raises:
-            InvalidDatasetError: they are more than data.max_bad_fraction of the split.
+            InvalidDatasetError: more than data.max_bad_fraction of the split are bad.
         """
         for image, reason in bad:
             if image not in self._reasons:
@@ -50,7 +50,7 @@ class BadImages:
             )
 
     def summary(self) -> str | None:
-        """One sentence on all that were met so far; None where none was."""
+        """One sentence on all bad images so far; None without any."""
         if not self._reasons:
             return None
         return f"{self._key}: {len(self._reasons)} of {self._num_images} images were skipped: {self._examples()}"
@@ -71,19 +71,19 @@ class BadImages:
 
 
 @contextmanager
-def what_is_left(images: torch.Tensor, side: int, model: nn.Module) -> Iterator[torch.Tensor]:
-    """A batch without its bad images, as the layers of a model can take it, for a forward and a backward pass.
+def padded_batch(images: torch.Tensor, side: int, model: nn.Module) -> Iterator[torch.Tensor]:
+    """Pad a batch that has lost its bad images, so that the model can run a forward and a backward pass on it.
 
-    Of a single image two: BatchNorm can't train on one value per channel, and the statistics are the same; the twin is
-    to be left out of the loss. Without any image the process still takes part in the exchange, with gradients of zero:
-    two black images, which are to be left out too, stand in, as a user's model need not take an empty batch
-    (`x.view(n, -1)`). All layers are in eval mode then, so that none learns from them. Only SyncBatchNorm must
-    exchange statistics with the other processes, and is given an empty batch, from which it learns nothing.
+    A single image is doubled: BatchNorm can't train on one value per channel, and the statistics stay the same. An
+    empty batch becomes two black images, as a user's model may not support an empty one (`x.view(n, -1)`), and all
+    layers are in eval mode meanwhile, so that the black images change no statistics: the process still has to take
+    part in the all-reduce, with gradients of zero. A model with SyncBatchNorm gets the empty batch, since it has to
+    exchange statistics with the other processes. The caller leaves the added images out of the loss.
 
     Args:
         images: uint8, shape (N, 3, height, width), or (0, 3, 0, 0).
-        side: of the images that the model sees, in pixels.
-        model: what sees them.
+        side: height and width of the model's input, in pixels.
+        model: the model that gets the batch.
     """
     if len(images) > 1:
         yield images

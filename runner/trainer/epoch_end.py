@@ -1,4 +1,4 @@
-"""The end of an epoch: exact evaluation, and what it found as a row of metrics."""
+"""The end of an epoch: its exact evaluation, and the row of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from runner.base.errors import InvalidModelError, NonFiniteLossError
 from runner.run.checkpoint import checkpoint_name
 from runner.run.checkpoint_writer import CheckpointWriter
-from runner.trainer.evaluate import Evaluation, evaluate
+from runner.trainer.evaluate import EvaluationResult, evaluate
 from runner.trainer.meter import Totals
 from runner.trainer.progress import Best, Weights
 from runner.trainer.state import Placement, TrainingState
@@ -20,30 +20,30 @@ from runner.trainer.training_images import TrainingImages
 
 @dataclass(frozen=True, kw_only=True)
 class EpochResult:
-    """What an epoch gave, be it whole or cut short by trainer.max_steps."""
+    """Metrics of an epoch, be it whole or cut short by trainer.max_steps."""
 
     epoch: int
-    """Epochs that are finished with it."""
+    """Number of the epoch, from 1."""
     step: int
-    """Optimizer steps in all."""
+    """Optimizer steps since the start of the run."""
     learning_rate: float
-    """Of its last step."""
+    """Of the last step."""
     train: Totals
-    raw: Evaluation
-    """Of the weights, on the validation split."""
-    ema: Evaluation | None
-    """Of their moving average, where there is one."""
+    raw: EvaluationResult
+    """The weights on the validation split."""
+    ema: EvaluationResult | None
+    """Their moving average on the validation split; None without one."""
     checkpoint: str
-    """Name of the checkpoint that holds, or will hold, these weights."""
+    """Name of the checkpoint that has, or will have, these weights."""
 
     @property
     def val_loss(self) -> float:
-        """The lower one of the weights and their average: patience counts by it."""
+        """The lower one of the weights' and their average's, for trainer.patience."""
         return self.raw.loss if self.ema is None else min(self.raw.loss, self.ema.loss)
 
     def candidates(self, metric: str) -> list[Best]:
-        """The weights and their average, where there is one, as candidates for the best by a metric."""
-        results: list[tuple[Weights, Evaluation]] = [("raw", self.raw)]
+        """The weights, and their average where there is one, as candidates for the best checkpoint by a metric."""
+        results: list[tuple[Weights, EvaluationResult]] = [("raw", self.raw)]
         if self.ema is not None:
             results.append(("ema", self.ema))
         field = metric.removeprefix("val_")
@@ -59,7 +59,7 @@ class EpochResult:
         ]
 
     def row(self, seconds: dict[str, float]) -> dict[str, Any]:
-        """As metrics.jsonl holds it; `seconds` are those of :meth:`runner.trainer.meter.Clock.to_json`."""
+        """The epoch's row of metrics.jsonl; `seconds` come from :meth:`runner.trainer.meter.Clock.to_json`."""
         row: dict[str, Any] = {
             "epoch": self.epoch,
             "step": self.step,
@@ -88,12 +88,12 @@ def evaluate_epoch(
     writer: CheckpointWriter,
     before_batch: Callable[[], None],
 ) -> EpochResult:
-    """Evaluate the epoch in progress, which is over; changes nothing of the training. Every process must call it.
+    """Evaluate the weights after the steps of an epoch, without changing the training. Every process must call it.
 
     Args:
         state, images, placement: of the training.
-        train: what the epoch's steps add up to, over all processes.
-        writer: of checkpoints; it finishes its work before loader processes start.
+        train: sums over the epoch's steps and all processes.
+        writer: waited for before loader processes of the validation split start.
         before_batch: called by all processes equally often; may raise to end the evaluation.
 
     Raises:
@@ -125,11 +125,11 @@ def _evaluate(
     placement: Placement,
     writer: CheckpointWriter,
     before_batch: Callable[[], None],
-) -> Evaluation:
+) -> EvaluationResult:
     if images.val_batches.is_about_to_start:
-        # Its loader processes would keep open for the rest of the run, and on the disk, what is just being written.
+        # Its loader processes would inherit the files that are being written, and keep them open until the run ends.
         writer.wait()
-    placement.dist.share_buffers(module)
+    placement.dist.broadcast_buffers(module)
     return evaluate(
         module,
         images.val_batches,

@@ -14,24 +14,20 @@ from runner.base.errors import InvalidDatasetError, InvalidModelError
 from runner.data.loader.batch import BadImage
 from runner.data.loader.loader import EvalBatches
 from runner.dist.collectives import DistContext
-from runner.dist.device import Precision, moved
+from runner.dist.device import Precision, to_device
 
 _TOP_K = 5
 _NUM_EXAMPLES = 3
 NOT_FINITE = "the model's scores are infinite or not a number"
 
 Observer = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
-"""Takes of a batch: image numbers N, on the CPU; on the device first guesses N, logits N × classes, losses N, and which
-of these images have finite scores N: the others count for nothing."""
-
-
-def _ignore(ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor, is_scored: Tensor) -> None:
-    """Where counts are all that is wanted."""
+"""Called with each batch: image numbers N, on the CPU; on the device first guesses N, logits N × classes, losses N, and
+whether each image has finite scores N (images without are in no count)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Counts over a whole split, and its mean loss."""
+class EvaluationResult:
+    """Counts over a whole split, and the mean loss."""
 
     count: int
     correct: int
@@ -39,7 +35,7 @@ class Evaluation:
     loss: float
     """Mean cross-entropy per image, without label smoothing."""
     bad: tuple[BadImage, ...] = ()
-    """Images that could not be read, or have no finite scores, and are in none of these counts."""
+    """Images that could not be read or have no finite scores; the counts leave them out."""
 
     @property
     def top1(self) -> float:
@@ -62,8 +58,8 @@ def evaluate(
     precision: Precision,
     memory_format: torch.memory_format,
     before_batch: Callable[[], None],
-    observe: Observer = _ignore,
-) -> Evaluation:
+    observe: Observer | None = None,
+) -> EvaluationResult:
     """Evaluate a model on a split, each image exactly once over all processes.
 
     Batches have the same content for any number of processes, their losses are added in float64 and then, in one
@@ -71,42 +67,42 @@ def evaluate(
 
     Args:
         module: gives logits N × classes; is put into eval mode.
-        batches: this process's share of the split.
+        batches: those of the split that this process evaluates.
         normalizer: uint8 N × 3 × H × W → float32, on the device.
         dist: the group of processes; every one of them must call this.
         precision: number format of the forward pass.
         memory_format: layout of the images, that of the module's weights.
         before_batch: called by all processes equally often; may raise to end the evaluation.
-        observe: called with each batch of this process, where more than counts is wanted.
+        observe: called with the results of each batch of this process.
 
     Raises:
-        InvalidDatasetError: not one image can be read.
-        InvalidModelError: the scores of an image are not finite, and data.on_bad_image is error, or those of all are.
+        InvalidDatasetError: no image can be read.
+        InvalidModelError: data.on_bad_image=error and the scores of an image are not finite, or those of all images.
     """
     module.eval()
-    device, sums = dist.device, _Sums(batches, dist.device)
-    own = iter(batches)
+    device, sums, own = dist.device, _Sums(batches, dist.device), iter(batches)
     for _ in range(-(-batches.num_batches // dist.world_size)):
         dist.heartbeat()
         before_batch()
         number, batch = next(own, (None, None))
         if number is None or batch is None:
-            continue  # the others have one batch more
+            continue  # other processes have one batch more
         sums.bad += batch.bad
         if len(batch.ids) == 0:
             continue
-        labels, images = moved(batch.labels, device), moved(batch.images, device, memory_format)
+        labels, images = to_device(batch.labels, device), to_device(batch.images, device, memory_format)
         with precision.autocast(device.type):
             logits = module(normalizer(images)).float()
         guesses, loss = first_guesses(logits), functional.cross_entropy(logits, labels, reduction="none")
         is_scored = are_finite(logits) & loss.isfinite()
         sums.add(number, (batch.ids, is_scored), labels, guesses, loss)
-        observe(batch.ids, guesses[:, 0], logits, loss, is_scored)
+        if observe is not None:
+            observe(batch.ids, guesses[:, 0], logits, loss, is_scored)
     return sums.of_all(dist)
 
 
 class _Sums:
-    """What one process has found so far; waits for the device only at the end."""
+    """Sums over the batches of one process; only :meth:`of_all` waits for the device."""
 
     def __init__(self, batches: EvalBatches, device: torch.device) -> None:
         self.batches = batches
@@ -124,42 +120,42 @@ class _Sums:
         self.counts += torch.stack((is_scored.sum(), hits[:, 0].sum(), hits.any(dim=1).sum(), (~is_scored).sum()))
         self.losses[number] = torch.where(is_scored, loss, 0).to(self.losses.dtype).sum()
 
-    def of_all(self, dist: DistContext) -> Evaluation:
-        """What all processes have found, together."""
+    def of_all(self, dist: DistContext) -> EvaluationResult:
+        """The result over all processes."""
         num_bad = torch.tensor([len(self.bad)], device=dist.device)
         count, correct, correct_top5, unscored, skipped = (
             int(value) for value in dist.sum(torch.cat((self.counts, num_bad))).tolist()
         )
         bad = sorted(BadImage(*item) for item in dist.gather(self.bad)) if skipped else []
         if unscored:
-            nameless = sorted(BadImage(*item) for item in dist.gather(self._unscored()))
+            unscored_images = sorted(BadImage(*item) for item in dist.gather(self._unscored()))
             if count == 0 or not self.batches.skips_bad:
-                raise _not_finite(nameless, count + unscored)
-            bad = sorted((*bad, *nameless))
+                raise _not_finite(unscored_images, count + unscored)
+            bad = sorted((*bad, *unscored_images))
         if count == 0:
             raise InvalidDatasetError(f"none of the {skipped} images can be read; the first: {bad[0].reason}")
         loss = math.fsum(dist.sum(self.losses).tolist()) / count
-        return Evaluation(count=count, correct=correct, correct_top5=correct_top5, loss=loss, bad=tuple(bad))
+        return EvaluationResult(count=count, correct=correct, correct_top5=correct_top5, loss=loss, bad=tuple(bad))
 
     def _unscored(self) -> list[BadImage]:
-        """The images of this process without finite scores; waits for the device."""
+        """This process's images without finite scores; waits for the device."""
         numbers = [number for ids, is_scored in self.scored for number in ids[~is_scored.cpu()].tolist()]
         return [BadImage(number, f"{self.batches.describe(number)}: {NOT_FINITE}") for number in numbers]
 
 
 def _not_finite(images: Sequence[BadImage], num_images: int) -> InvalidModelError:
-    told = "; ".join(image.reason for image in images[:_NUM_EXAMPLES])
+    examples = "; ".join(image.reason for image in images[:_NUM_EXAMPLES])
     if len(images) == num_images:
-        return InvalidModelError(f"{NOT_FINITE} for each of {num_images} images; the first: {told.partition('; ')[0]}")
+        return InvalidModelError(f"{NOT_FINITE} for each of {num_images} images; the first: {images[0].reason}")
     more = f"; and {len(images) - _NUM_EXAMPLES} more" if len(images) > _NUM_EXAMPLES else ""
     return InvalidModelError(
-        f"{len(images)} of {num_images} images have no scores: {told}{more}; trainer.precision=fp32 may help, "
+        f"{len(images)} of {num_images} images have no scores: {examples}{more}; trainer.precision=fp32 may help, "
         "data.on_bad_image=skip leaves them out"
     )
 
 
 def are_finite(logits: Tensor) -> Tensor:
-    """Which images have scores that are finite, all of them: N × classes → N, bool."""
+    """Whether all scores of an image are finite: N × classes → N, bool."""
     return logits.isfinite().all(dim=1)
 
 
@@ -169,5 +165,5 @@ def first_guesses(logits: Tensor) -> Tensor:
 
 
 def loss_dtype(device: torch.device) -> torch.dtype:
-    """In which losses are kept: float64 wherever there is one."""
+    """The type in which losses are summed: float64, which only MPS lacks."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -1,4 +1,4 @@
-"""The loop over epochs: steps, reports, evaluation, checkpoints."""
+"""The loop over epochs: optimizer steps, reports, evaluation, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from runner.run.checkpoint import Checkpoint, checkpoint_name
 from runner.run.checkpoint_writer import CheckpointWriter
 from runner.trainer.epoch_end import EpochResult, evaluate_epoch
 from runner.trainer.meter import Totals
-from runner.trainer.recorder import Recorder, StepReport
+from runner.trainer.metrics_log import Recorder, StepReport
 from runner.trainer.state import CHECKPOINT_FORMAT, Placement, TrainingState
 from runner.trainer.step import Stepper
 from runner.trainer.training_images import TrainingImages
 
 _NUM_SIGNALS = 128
-# More than a run has.
-_LAST_STEP = 2**40
+_LAST_STEP = 2**40  # more steps than a run has
 
 
 class Flags(NamedTuple):
-    """What a process asks of all processes between two steps: to end over a bad loss, to stop, to save.
+    """What a process requests of all processes between two steps: to raise over a bad loss, to stop, to save.
 
     Each process encodes its flags as a number, the numbers are all-reduced to their maximum, and all processes follow
     the result. So the most urgent flag wins: a bad loss, the earliest first; then a signal; then a save.
@@ -55,7 +54,7 @@ class Flags(NamedTuple):
 
 
 class Trainer:
-    """Trains one model, in one process; assembled by `runner.training.assemble`, which decides what each part is."""
+    """Trains one model, in one process; its parts are built by `runner.training.assemble`."""
 
     def __init__(
         self,
@@ -73,11 +72,11 @@ class Trainer:
         Args:
             config: complete and checked.
             state: what the training changes as it advances.
-            images: what it trains on, and is evaluated on.
-            placement: where it computes.
-            writer: of checkpoints.
-            recorder: of metrics; the main process has one.
-            pruner: decides after so many epochs whether the training ends early, and says why; None where it does not.
+            images: the training and the validation split.
+            placement: process group, device and number formats.
+            writer: writes the checkpoints.
+            recorder: writes the metrics; only the main process has one.
+            pruner: called with the number of finished epochs; returns why the training ends early, or None to continue.
         """
         self.config = config
         self.state = state
@@ -86,12 +85,12 @@ class Trainer:
         self.writer = writer
         self.recorder = recorder
         self.stepper = Stepper(config, state, images, placement)
-        self.pruned: str | None = None  # why the pruner has ended the training early
+        self.pruned: str | None = None  # why the pruner ended the training early
         self._pruner = pruner
         self._vote = Vote(placement.dist)
-        self._first_bad_step: int | None = None  # at which this process saw an infinite loss, as of its newest report
+        self._first_bad_step: int | None = None  # with an infinite loss in this process, as of its newest report
         self._saved_at = time.monotonic()
-        self._saved_name: str | None = None  # the newest checkpoint, of exactly the present state
+        self._saved_name: str | None = None  # checkpoint of exactly the current state
 
     @property
     def steps_per_epoch(self) -> int:
@@ -99,7 +98,7 @@ class Trainer:
         return -(-self.images.train_batches.plan.batches_per_epoch // self.config.trainer.accumulate_steps)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint of this run; before :meth:`fit`.
+        """Restore the state from a checkpoint of this run; to be called before :meth:`fit`.
 
         Raises:
             CheckpointError: when the checkpoint is of another model or of other data.
@@ -110,14 +109,14 @@ class Trainer:
         self._saved_name = checkpoint.name
 
     def fit(self) -> None:
-        """Train until the last epoch, the last step, or until patience ends; from wherever the state's progress stands.
+        """Train from the state's progress on, until epochs, max_steps, patience or the pruner end the training.
 
-        The last checkpoint may still be in the hands of the writer then.
+        The writer may still be writing the last checkpoint when this returns.
 
         Raises:
-            StoppedOnRequest: after everything was saved.
-            NonFiniteLossError: the last good checkpoint stands.
-            InvalidDatasetError: too many images, or all of an epoch, can't be read.
+            StoppedOnRequest: after a signal; a checkpoint was saved before.
+            NonFiniteLossError: a loss or a weight is not finite; the last checkpoint has finite ones.
+            InvalidDatasetError: too many images, or all images of an epoch, can't be read.
         """
         progress = self.state.progress
         self.state.meter.clock.start()
@@ -136,15 +135,15 @@ class Trainer:
                 progress.lowest_val_loss,
             )
             return True
-        # With all steps done, an epoch that was cut short is still evaluated.
+        # An epoch that trainer.max_steps cut short is still evaluated first.
         return progress.epoch >= trainer.epochs or (self._has_all_steps() and progress.position == 0)
 
     def _is_pruned(self) -> bool:
-        """Ask the pruner between two epochs: the first process does, and all end together."""
+        """Ask the pruner between two epochs: the main process asks, and all processes end together."""
         progress, dist = self.state.progress, self.placement.dist
         if self._pruner is not None and progress.epoch > 0 and progress.position == 0:
             decision = self._pruner(progress.epoch) if dist.is_main else None
-            self.pruned = dist.share_object(decision)
+            self.pruned = dist.broadcast_object(decision)
         return self.pruned is not None
 
     def _has_all_steps(self) -> bool:
@@ -160,10 +159,11 @@ class Trainer:
         reported, reported_at = meter.read(), time.perf_counter()
         while not self.images.is_epoch_over(progress) and not self._has_all_steps():
             self._poll_signals(may_save=True)
-            self._optimizer_step(stream)
+            with meter.clock.measure("train"):
+                self.stepper.take(stream)
             if progress.step % trainer.print_every == 0:
-                with meter.clock.runs_for("train"):  # the device may be steps behind
-                    # The others hear of it with the next poll: asking them here would be a wait for all.
+                with meter.clock.measure("train"):  # the device may be steps behind
+                    # Shared with the other processes by the next poll; an exchange here would make all of them wait.
                     self._first_bad_step = meter.first_bad_step()
                     totals, now = meter.read(), time.perf_counter()
                 if self._first_bad_step is None:
@@ -171,10 +171,6 @@ class Trainer:
                 reported, reported_at = totals, now
             if trainer.checkpoint_every and progress.step % trainer.checkpoint_every == 0:
                 self.save()
-
-    def _optimizer_step(self, stream: Iterator[Batch]) -> None:
-        with self.state.meter.clock.runs_for("train"):
-            self.stepper.take(stream)
 
     def _report(self, interval: Totals, seconds: float) -> None:
         if self.recorder is None:
@@ -197,15 +193,15 @@ class Trainer:
     # The end of an epoch -------------------------------------------------------------------------------------
 
     def _end_epoch(self) -> None:
-        """Evaluate the epoch in progress, be it whole or cut short by trainer.max_steps; record and save it."""
+        """Evaluate, record and save the epoch in progress, be it whole or cut short by trainer.max_steps."""
         clock, is_whole = self.state.meter.clock, self.images.is_epoch_over(self.state.progress)
-        with clock.runs_for("train"):  # the device may still be at it
+        with clock.measure("train"):  # waits for the device
             train = self._checked_totals()
         if not is_whole:
-            # A run that is given more steps continues from here, in the middle of the epoch: this evaluation and its
-            # row are then as if they had not been.
+            # A run that is resumed with more steps continues from this checkpoint, in the middle of the epoch, and
+            # drops this evaluation and its row.
             self.save()
-        with clock.runs_for("evaluation"):
+        with clock.measure("evaluation"):
             result = evaluate_epoch(
                 self.state,
                 self.images,
@@ -217,14 +213,14 @@ class Trainer:
         self._apply(result)
         if self.recorder is not None:
             self.recorder.epoch(result.row(clock.to_json()), self.state.progress.best)
-            self.recorder.warn(self.images.summaries_of_bad())
+            self.recorder.warn(self.images.bad_image_summaries())
         if is_whole:
             self.save()
         elif self._is_best(result.checkpoint) and self.placement.dist.is_main:
             self.writer.point_best(result.checkpoint)
 
     def _checked_totals(self) -> Totals:
-        """What the epoch's steps add up to, over all processes; waits for the device."""
+        """The sums over the epoch's steps and all processes; waits for the device."""
         self.state.check_loss()
         train = self.state.meter.read_all(self.placement.dist)
         if self.placement.dist.is_main:
@@ -234,11 +230,11 @@ class Trainer:
         return train
 
     def _apply(self, result: EpochResult) -> None:
-        """Turn to the next epoch."""
+        """Update the state with the result of an epoch, and begin the next one."""
         for evaluation in filter(None, (result.raw, result.ema)):
-            self.images.bad_val.begin()
-            self.images.bad_val.record(evaluation.bad)
-        self.images.bad_train.begin()
+            self.images.bad_val.reset()
+            self.images.bad_val.add(evaluation.bad)
+        self.images.bad_train.reset()
         self.state.end_epoch(result.candidates(self.config.trainer.monitor), result.val_loss)
 
     def _is_best(self, name: str) -> bool:
@@ -248,9 +244,9 @@ class Trainer:
     # Signals and checkpoints ---------------------------------------------------------------------------------
 
     def _poll_signals(self, *, may_save: bool) -> None:
-        """End over a bad loss, stop, or save after trainer.checkpoint_minutes, if any process asks for it.
+        """If any process requests it, raise over a bad loss, stop on a signal, or save by trainer.checkpoint_minutes.
 
-        All processes call it, and learn of a request in the same call.
+        Every process must call it, and all of them act in the same call.
         """
         minutes, received = self.config.trainer.checkpoint_minutes, self.placement.stop.received
         is_due = minutes is not None and time.monotonic() - self._saved_at >= minutes * 60
@@ -270,26 +266,21 @@ class Trainer:
             self.save()
 
     def save(self) -> None:
-        """Save a checkpoint, once it is sure that loss and weights are finite. Every process must call it."""
-        clock = self.state.meter.clock
-        with clock.runs_for("train"):  # the device may be steps behind
-            self.state.check_loss()
-        with clock.runs_for("checkpoint"):
-            self._submit()
-
-    def _submit(self) -> None:
-        progress = self.state.progress
-        name = checkpoint_name(progress.epoch, progress.step)
-        values = {
-            "format": CHECKPOINT_FORMAT,
-            **self.state.capture(),
-            **self.images.capture(progress),
-            "numerics": self.placement.numerics(is_compiled=self.config.trainer.compile),
-            "config": self.config.to_save(),
-        }
-        self._saved_at = time.monotonic()
-        if not self.placement.dist.is_main or name == self._saved_name:
-            return
-        self.state.check_weights()
-        self.writer.submit(name, self.state.tensors(), values, is_best=self._is_best(name))
-        self._saved_name = name
+        """Save a checkpoint, after a check that loss and weights are finite. Every process must call it."""
+        state, clock = self.state, self.state.meter.clock
+        with clock.measure("train"):  # waits for the device
+            state.check_loss()
+        with clock.measure("checkpoint"):
+            name = checkpoint_name(state.progress.epoch, state.progress.step)
+            values = {
+                "format": CHECKPOINT_FORMAT,
+                **state.capture(),
+                **self.images.capture(state.progress),
+                "numerics": self.placement.numerics(is_compiled=self.config.trainer.compile),
+                "config": self.config.to_save(),
+            }
+            self._saved_at = time.monotonic()
+            if self.placement.dist.is_main and name != self._saved_name:
+                state.check_weights()
+                self.writer.submit(name, state.tensors(), values, is_best=self._is_best(name))
+                self._saved_name = name

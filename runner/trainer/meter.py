@@ -1,4 +1,4 @@
-"""What the epoch in progress adds up to. Sums stay on the device: reading them is the only wait for it."""
+"""Loss, hits and seconds of the epoch in progress. The sums stay on the device; only reading them waits for it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from runner.base.keyed_random import digest_of_samples
 from runner.dist.collectives import DistContext
 
 _WORD = 1 << 64
-
-
 # Waiting for data is a part of training; nothing else overlaps.
 Part = Literal["train", "data_wait", "evaluation", "checkpoint"]
 _PARTS: tuple[Part, ...] = ("train", "data_wait", "evaluation", "checkpoint")
@@ -31,11 +29,11 @@ class Totals:
     loss: float = 0.0
     correct: float = 0.0
     count: int = 0
-    """Images that were used."""
+    """Images that the model was trained on."""
     skipped: int = 0
-    """Images that were asked for and could not be read."""
+    """Images that could not be read."""
     samples_digest: int = 0
-    """Which images, used or skipped, stood where; see :func:`runner.base.keyed_random.digest_of_samples`."""
+    """Of the images, used or skipped, and their positions; see :func:`runner.base.keyed_random.digest_of_samples`."""
 
     def __sub__(self, earlier: Totals) -> Totals:
         return Totals(
@@ -48,17 +46,17 @@ class Totals:
 
     @property
     def mean_loss(self) -> float:
-        """Loss per image; not a number where no image was seen."""
+        """Loss per image; NaN without images."""
         return self.loss / self.count if self.count else math.nan
 
     @property
     def top1(self) -> float:
-        """Share of images whose first guess was right, in [0, 1]; not a number where no image was seen."""
+        """Share of images whose first guess was right, in [0, 1]; NaN without images."""
         return self.correct / self.count if self.count else math.nan
 
 
 class Meter:
-    """Adds up one epoch."""
+    """Sums over the images of one epoch."""
 
     def __init__(self, device: torch.device) -> None:
         # float64 counts exactly up to 2^53; MPS has no float64.
@@ -85,7 +83,7 @@ class Meter:
         self._first_bad_step = torch.where(is_first_bad, step, self._first_bad_step)
 
     def count_samples(self, first_position: int, ids: npt.NDArray[np.int64], num_skipped: int = 0) -> None:
-        """Note which images a batch of this process was to hold, at which positions, and how many it does not."""
+        """Count the images of a batch of this process, from this position on; so many of them were skipped."""
         self._count += len(ids) - num_skipped
         self._skipped += num_skipped
         self._samples_digest = (self._samples_digest + digest_of_samples(first_position, ids)) % _WORD
@@ -104,7 +102,7 @@ class Meter:
     def read_all(self, dist: DistContext) -> Totals:
         """The sums over all processes; every process must call it."""
         sums = dist.sum(self._sums.clone())
-        # As two's complement, sums of 64-bit integers wrap around like those of the digest.
+        # Sums of signed 64-bit integers wrap around modulo 2^64, as the digest does.
         signed = self._samples_digest - _WORD if self._samples_digest >= _WORD // 2 else self._samples_digest
         own = torch.tensor([self._count, self._skipped, signed], dtype=torch.int64, device=self._sums.device)
         loss, correct = sums.tolist()
@@ -112,7 +110,7 @@ class Meter:
         return Totals(loss=loss, correct=correct, count=count, skipped=skipped, samples_digest=digest % _WORD)
 
     def first_bad_step(self) -> int | None:
-        """The first step at which this process saw a loss that is infinite or not a number; waits for the device."""
+        """The first step with an infinite or NaN loss in this process, None without one; waits for the device."""
         step = int(self._first_bad_step.item())
         return step if step >= 0 else None
 
@@ -121,17 +119,17 @@ class Meter:
         return vars(self.read_all(dist)) | self.clock.to_json()
 
     def restore(self, values: dict[str, Any], *, is_main: bool) -> None:
-        """Continue from sums that :meth:`to_json` gave: the main process holds them, the others begin at zero."""
+        """Continue from the sums of :meth:`to_json`: the main process takes them over, the others begin at zero."""
         self.clock.restore(values)
         if is_main:
             self._sums.copy_(torch.tensor([values["loss"], values["correct"]], dtype=self._sums.dtype))
             self._count = values["count"]
-            self._skipped = values.get("skipped", 0)  # older checkpoints know of none
+            self._skipped = values.get("skipped", 0)  # older checkpoints lack it
             self._samples_digest = values["samples_digest"]
 
 
 class Clock:
-    """Wall clock of one epoch, as this process sees it; what an attempt before had measured of it counts as well."""
+    """Wall-clock seconds of one epoch in this process, earlier attempts at the epoch included."""
 
     def __init__(self) -> None:
         self._seconds: dict[Part, float] = dict.fromkeys(_PARTS, 0.0)
@@ -139,12 +137,12 @@ class Clock:
         self._began_at = time.perf_counter()
 
     def start(self) -> None:
-        """Count from now on."""
+        """Begin to measure."""
         self._began_at = time.perf_counter()
 
     @contextmanager
-    def runs_for(self, part: Part) -> Iterator[None]:
-        """Count the time of a block. What is queued on a device counts where it is waited for."""
+    def measure(self, part: Part) -> Iterator[None]:
+        """Add the time of a block to a part; work queued on a device counts in the block that waits for it."""
         started = time.perf_counter()
         try:
             yield
@@ -152,12 +150,12 @@ class Clock:
             self._seconds[part] += time.perf_counter() - started
 
     def to_json(self) -> dict[str, float]:
-        """Seconds of each part, and of the whole epoch so far: what the parts leave of it is bookkeeping."""
+        """Seconds of each part, and of the whole epoch so far, which also has the time between the parts."""
         parts = {f"{part}_seconds": seconds for part, seconds in self._seconds.items()}
         return {**parts, "epoch_seconds": self._earlier_seconds + time.perf_counter() - self._began_at}
 
     def restore(self, values: dict[str, Any]) -> None:
-        """Let what :meth:`to_json` gave count as well."""
-        # Older checkpoints know of fewer parts.
+        """Add the seconds of :meth:`to_json`, those of an earlier attempt."""
+        # Older checkpoints have fewer parts.
         self._seconds = {part: values.get(f"{part}_seconds", 0.0) for part in _PARTS}
         self._earlier_seconds = values.get("epoch_seconds", self._seconds["train"])

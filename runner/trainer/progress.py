@@ -1,4 +1,4 @@
-"""Where training stands: a few integers and the best so far. Together with the tensors it is all a resume needs."""
+"""The progress of a training: a few integers and the best epoch so far."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ class Best:
     value: float
     epoch: int
     checkpoint: str
-    """Name of the checkpoint that holds it."""
+    """Name of the checkpoint with its weights."""
     weights: Weights
-    """Whether the raw weights or their moving average reached it."""
+    """Whether the raw weights or their moving average reached the value."""
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Position and memory of a training."""
+    """How far a training is, and its best epoch."""
 
     epoch: int = 0
     """Epochs that are finished, evaluation included."""
     position: int = 0
-    """Images of the epoch in progress that were trained on, over all processes: the place in the epoch's order."""
+    """Images of the epoch in progress that were trained on, over all processes: an index into the epoch's order."""
     step: int = 0
-    """Optimizer steps in all."""
+    """Optimizer steps since the start of the run."""
     best: Best | None = None
     lowest_val_loss: float | None = None
     epochs_without_improvement: int = 0
     """Epochs since the validation loss was lower than ever before."""
 
     def improves(self, metric: str, value: float) -> bool:
-        """Whether a value of the monitored metric beats the best so far; a tie does not."""
+        """Whether a value of the monitored metric is better than the best so far; a tie is not."""
         if self.best is None or self.best.metric != metric:
-            return True  # a resumed run may watch another metric than before
+            return True  # a resumed run may monitor another metric than before
         return value < self.best.value if metric == "val_loss" else value > self.best.value
 
     def advance(self, position: int) -> None:
-        """Note that an optimizer step was taken, on the images of the epoch up to this position."""
+        """Count an optimizer step, which ended at this position of the epoch's order."""
         self.position = position
         self.step += 1
 
     def end_epoch(self, candidates: Iterable[Best], val_loss: float) -> None:
-        """Turn to the next epoch.
+        """Finish the epoch in progress.
 
         Args:
-            candidates: what the epoch's weights reached; the best of all epochs is kept, of a tie the earlier one.
-            val_loss: patience counts the epochs without one below the *lowest* so far.
+            candidates: the epoch's weights and their metrics; of a tie with the best so far, the earlier one stays.
+            val_loss: trainer.patience counts the epochs without a new *lowest* one.
         """
         self.epoch += 1
         self.position = 0
@@ -67,7 +67,7 @@ class Progress:
             self.epochs_without_improvement += 1
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; floats survive JSON exactly."""
+        """Values for state.json; floats survive JSON exactly."""
         return asdict(self)
 
     @classmethod

@@ -1,13 +1,15 @@
-"""The state of a training: what a checkpoint saves, and from what a training continues."""
+"""The state of a training, which a checkpoint saves and a resumed run restores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from runner.base.errors import CheckpointError, NonFiniteLossError
 from runner.base.stop import StopRequest
@@ -16,7 +18,6 @@ from runner.dist.device import Precision
 from runner.model import with_versions
 from runner.optimizer import load_named_state, named_state
 from runner.run.checkpoint import Checkpoint
-from runner.trainer.average import MovingAverage
 from runner.trainer.meter import Meter
 from runner.trainer.progress import Best, Progress
 
@@ -25,7 +26,7 @@ CHECKPOINT_FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where and how a training computes, in one process."""
+    """Device, process group and number formats of a training, in one process."""
 
     dist: DistContext
     """The group of processes, and the device of this one."""
@@ -33,10 +34,10 @@ class Placement:
     memory_format: torch.memory_format
     """Layout of images and of convolution weights."""
     stop: StopRequest
-    """The signal that asks this process to stop, once there is one."""
+    """Tells whether a signal has asked this process to stop."""
 
     def numerics(self, *, is_compiled: bool) -> dict[str, Any]:
-        """What makes a difference to bits; a resumed run takes the same where it can."""
+        """What decides about the last bits of a result; a resumed run uses the same where it can."""
         return {
             "device": self.dist.device.type,
             "precision": self.precision.name,
@@ -64,14 +65,14 @@ class TrainingState:
         head: nn.Module | None = None,
         ema: MovingAverage | None = None,
     ) -> None:
-        """Begin a training.
+        """Set up the state at the start of a training.
 
         Args:
             model: on the device, in its memory format.
             optimizer: of the model's parameters.
-            placement: where the training computes.
-            head: the model's classification head, where all but it is frozen for some epochs.
-            ema: moving average of the model's weights.
+            placement: device, process group and number formats.
+            head: the model's classification head, where trainer.freeze_backbone_epochs freezes the rest; else None.
+            ema: moving average of the model's weights; None without one.
         """
         self.model = model
         self.head = head
@@ -85,21 +86,21 @@ class TrainingState:
         self._dist = placement.dist
 
     def end_epoch(self, candidates: Iterable[Best], val_loss: float) -> None:
-        """Turn to the next epoch; see :meth:`runner.trainer.progress.Progress.end_epoch`."""
+        """Finish the epoch in progress; see :meth:`runner.trainer.progress.Progress.end_epoch`."""
         self.progress.end_epoch(candidates, val_loss)
         self.meter = Meter(self._dist.device)
 
     # Checkpoints ---------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """All tensors, by file of the checkpoint; not copied."""
+        """All tensors by file of the checkpoint, not copied."""
         tensors = {"model": dict(self.model.state_dict()), "optimizer": named_state(self.optimizer, self.model)}
         if self.ema is not None:
             tensors["ema"] = dict(self.ema.module.state_dict())
         return tensors
 
     def capture(self) -> dict[str, Any]:
-        """All but the tensors, as plain values; every process must call it."""
+        """All but the tensors, for state.json; every process must call it."""
         return {
             "progress": self.progress.to_json(),
             "meter": self.meter.to_json(self._dist),
@@ -109,7 +110,7 @@ class TrainingState:
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over the state that a checkpoint of the same run holds.
+        """Restore the state from a checkpoint of the same run.
 
         Raises:
             CheckpointError: when the checkpoint is of another model or damaged.
@@ -133,7 +134,7 @@ class TrainingState:
             self.ema.num_updates = checkpoint.state["ema_num_averaged"]
 
     def _restore_scaler(self, checkpoint: Checkpoint) -> None:
-        # Empty where the run computed in another format so far: the scaler finds its scale anew.
+        # Empty where the run was not trained in fp16 so far: the scaler then searches its scale anew.
         if checkpoint.state["scaler"]:
             try:
                 self.scaler.load_state_dict(checkpoint.state["scaler"])
@@ -155,7 +156,7 @@ class TrainingState:
         """Check that all losses of the epoch were finite; waits for the device. Every process must call it.
 
         Raises:
-            NonFiniteLossError: naming the first step at which one was not, and what to try.
+            NonFiniteLossError: a loss was not; the message names its step.
         """
         step = self._dist.smallest(self.meter.first_bad_step())
         if step is not None:
@@ -169,10 +170,10 @@ class TrainingState:
         )
 
     def check_weights(self) -> None:
-        """Check that the weights are finite; after the last update, only the loss of the next step would show it.
+        """Check that the weights are finite, which no loss tells of the newest optimizer step.
 
         Raises:
-            NonFiniteLossError: when they are not.
+            NonFiniteLossError: some are not.
         """
         largest = torch._foreach_norm([*self.model.parameters()], float("inf"))
         if not bool(torch.stack(largest).isfinite().all()):
@@ -182,7 +183,7 @@ class TrainingState:
             )
 
     def place(self, step: int | None = None) -> str:
-        """For messages: the epoch in progress, a step of it (by default the newest), and the learning rate."""
+        """Epoch, step (by default the newest one) and learning rate, for messages."""
         step = self.progress.step if step is None else step
         return f"epoch {self.progress.epoch + 1}, step {step}, learning rate {self.learning_rate:.3g}"
 
@@ -198,3 +199,47 @@ def _tensors(checkpoint: Checkpoint, stem: str) -> dict[str, torch.Tensor]:
     if stem not in checkpoint.tensors:
         raise CheckpointError(f"checkpoint {checkpoint.name} holds no {stem}.safetensors, which this config needs")
     return checkpoint.tensors[stem]
+
+
+class MovingAverage:
+    """Exponential moving average of a model's parameters and floating-point buffers (Polyak and Juditsky 1992).
+
+    The values are those of torch.optim.swa_utils.AveragedModel, which waits for the device at each step, as it copies
+    its count of steps to it.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Copy the model.
+
+        Args:
+            model: on its device.
+            decay: weight of the old average in an update, in (0, 1).
+        """
+        self.module = deepcopy(model)
+        self.num_updates = 0
+        self._model = model
+        self._decay = decay
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Update the average: average ← decay × average + (1 − decay) × model.
+
+        The first update, and every update of integers (BatchNorm's counts of steps), copies the model's values.
+        """
+        averages, weights = [], []
+        # Looked up each time, since a model may replace a buffer by another tensor.
+        for average, value in zip(_tensors_of(self.module), _tensors_of(self._model), strict=True):
+            if average.is_floating_point():
+                averages.append(average)
+                weights.append(value)
+            else:
+                average.copy_(value)
+        if self.num_updates == 0:
+            torch._foreach_copy_(averages, weights)
+        else:
+            torch._foreach_lerp_(averages, weights, 1 - self._decay)
+        self.num_updates += 1
+
+
+def _tensors_of(module: nn.Module) -> chain[Tensor]:
+    return chain(module.parameters(), module.buffers())

@@ -9,42 +9,43 @@ from itertools import islice
 import torch
 from torch import nn
 from torch.nn import functional
+from torchvision.transforms import v2
 
 from runner.base.keyed_random import key
 from runner.config.schema import Config
+from runner.config.schema.trainer import TrainerConfig
 from runner.data.loader.batch import BadImage, Batch
-from runner.dist.device import moved, seed_generators
+from runner.dist.device import seed_generators, to_device
 from runner.optimizer import peak_learning_rate
 from runner.schedule import learning_rate
-from runner.trainer.bad_images import what_is_left
-from runner.trainer.mixing import build_mixing
+from runner.trainer.bad_images import padded_batch
 from runner.trainer.state import Placement, TrainingState
 from runner.trainer.training_images import TrainingImages
 
 
 class Stepper:
-    """Takes the optimizer steps of a training, in one process: it alone changes weights, and advances the progress."""
+    """Takes the optimizer steps of a training, in one process."""
 
     def __init__(self, config: Config, state: TrainingState, images: TrainingImages, placement: Placement) -> None:
         self.config = config
         self.state = state
         self.images = images
         self.placement = placement
-        self.replica = state.model  # what computes: the model itself, or what wraps it to exchange gradients
-        self._replica_is_frozen: bool | None = None  # whether it was wrapped with a frozen backbone; None: not yet
+        self.replica = state.model  # the model, or its DistributedDataParallel wrapper
+        self._replica_is_frozen: bool | None = None  # None before the first epoch
         self._mixing = build_mixing(config.trainer, len(images.classes))
         self._peak = peak_learning_rate(config.optimizer, placement.dist.world_size)
 
     def begin_epoch(self) -> None:
-        """Prepare for the steps of the epoch in progress."""
+        """Prepare for the steps of the epoch in progress; to be called once before them."""
         epoch = self.state.progress.epoch
         is_frozen = epoch < self.config.trainer.freeze_backbone_epochs
         set_training_mode(self.state.model, self.state.head if is_frozen else None)
         self._replicate(is_frozen)
-        self.images.weighting.begin(epoch)
+        self.images.weighting.begin_epoch(epoch)
 
     def take(self, stream: Iterator[Batch]) -> None:
-        """Take one step on the stream's next batches.
+        """Take one optimizer step on the next trainer.accumulate_steps batches.
 
         Raises:
             InvalidDatasetError: too many images are bad.
@@ -56,7 +57,7 @@ class Stepper:
         bad: list[BadImage] = []
         self._set_learning_rate()
         for place in places:
-            with meter.clock.runs_for("data_wait"):
+            with meter.clock.measure("data_wait"):
                 batch = next(stream)
             share = place.share(dist.rank, dist.world_size)
             assert len(batch.asked) == share.stop - share.start, "the loader and the trainer are at the same position"
@@ -64,41 +65,44 @@ class Stepper:
             bad += batch.bad
             is_last = place is places[-1]
             if is_last:
-                num_bad = self._begin_counting(bad)
-            with self._exchange_gradients(when=is_last):
+                num_bad = self._count_bad_everywhere(bad)
+            with nullcontext() if is_last else self._without_all_reduce():
                 self._backward(batch, place.start, dist.world_size / whole)
-        if num_bad() == 0 or self._make_up_for(bad, places[-1].stop - places[0].start, whole):
+        if num_bad() == 0 or self._rescale_gradients(bad, places[-1].stop - places[0].start, whole):
             self._update()
         progress.advance(places[-1].stop)
 
     def _replicate(self, is_frozen: bool) -> None:
-        """Exchange the gradients of what learns now; what is wrapped stays so until more begins to learn."""
+        """Wrap the model for the all-reduce of its gradients; again when other parameters begin to learn."""
         if self._replica_is_frozen is is_frozen:
             return
         config = self.config
-        # A backward pass without an exchange is another graph, compiled code hides it, and of a user's model we can't
-        # know whether each step computes the same.
+        # A static graph is not given where some backward passes have no all-reduce, where DDP can't see it (compiled
+        # code), and in a user's own model, which may compute something else in each step.
         is_plain = config.trainer.accumulate_steps == 1 and not config.trainer.compile
         is_graph_static = is_plain and config.model.family in ("resnet", "densenet")
         self.replica = self.placement.dist.replicate(self.state.model, is_graph_static=is_graph_static)
         self._replica_is_frozen = is_frozen
 
     def _backward(self, batch: Batch, position: int, weight: float) -> None:
-        """Add a batch's gradients; `weight` turns sums over images into the mean over all of a step's images.
+        """Add the gradients of a batch.
 
-        The processes' gradients are averaged, so the weight is world size / images of the step on all of them (or the
-        sum of their weights).
+        Args:
+            batch: of this process.
+            position: of the batch in the epoch's order, over all processes.
+            weight: of each image's loss: world size / sum of the image weights of the whole step, since the all-reduce
+                averages over processes.
         """
         state, precision, memory_format = self.state, self.placement.precision, self.placement.memory_format
         dist, device = self.placement.dist, self.placement.dist.device
         dist.heartbeat()
-        # Dropout and the like draw from (seed, epoch, position, rank), so that there is no generator state to save.
+        # Dropout and the like follow from (seed, epoch, position, rank): there is no generator state to save.
         seed_generators(device, key(self.config.seed, "step", state.progress.epoch, position, dist.rank))
-        images = moved(batch.images, device, memory_format)
-        labels = moved(batch.labels, device)
+        images = to_device(batch.images, device, memory_format)
+        labels = to_device(batch.labels, device)
         side = self.config.data.image_size
-        with what_is_left(images, side, state.model) if batch.bad else nullcontext(images) as left:
-            # Of no images, SyncBatchNorm sends statistics in its input's format, but the others send theirs in fp32.
+        with padded_batch(images, side, state.model) if batch.bad else nullcontext(images) as left:
+            # For an empty batch SyncBatchNorm sends statistics in its input's format, while other processes send fp32.
             with precision.autocast(device.type) if len(left) else nullcontext():
                 seen, targets = self.images.normalizer(left), labels
                 if self._mixing is not None:
@@ -116,28 +120,28 @@ class Stepper:
             state.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         state.meter.add(loss.detach(), logits.detach(), labels, state.progress.step + 1)
 
-    def _begin_counting(self, bad: list[BadImage]) -> Callable[[], int]:
-        """Ask all processes how many images of the step they have skipped; answered while the step is computed."""
+    def _count_bad_everywhere(self, bad: list[BadImage]) -> Callable[[], int]:
+        """Start an all-reduce of the number of skipped images of the step; the returned function waits for the sum."""
         if self.config.data.on_bad_image == "error":
             return lambda: 0
         return self.placement.dist.begin_total(len(bad))
 
-    def _make_up_for(self, bad: list[BadImage], num_images: int, whole: float) -> bool:
-        """Turn a step's gradients into the mean over the images that were really used, where some process skipped any.
+    def _rescale_gradients(self, bad: list[BadImage], num_images: int, whole: float) -> bool:
+        """Turn a step's gradients into the mean over the images that were not skipped by any process.
 
         Args:
-            bad: what this process has skipped in this step.
-            num_images: images of the step, over all processes, before any was skipped.
-            whole: sum of their weights, by which the gradients have been divided.
+            bad: images that this process skipped in this step.
+            num_images: images of the step, over all processes, skipped ones included.
+            whole: sum of their weights, by which the gradients are divided so far.
 
         Returns:
-            Whether any image was used.
+            Whether any image was left; without one, the gradients are dropped.
 
         Raises:
             InvalidDatasetError: too many images are bad.
         """
         everywhere = sorted(BadImage(*item) for item in self.placement.dist.gather(bad))
-        self.images.bad_train.record(everywhere)
+        self.images.bad_train.add(everywhere)
         if len(everywhere) == num_images:
             self.state.optimizer.zero_grad(set_to_none=True)
             return False
@@ -168,19 +172,19 @@ class Stepper:
         for group in self.state.optimizer.param_groups:
             group["lr"] = self.state.learning_rate
 
-    def _exchange_gradients(self, *, when: bool) -> AbstractContextManager[None]:
+    def _without_all_reduce(self) -> AbstractContextManager[None]:
         no_sync = getattr(self.replica, "no_sync", None)
-        return nullcontext() if when or no_sync is None else no_sync()
+        return nullcontext() if no_sync is None else no_sync()
 
 
 def set_training_mode(module: nn.Module, head: nn.Module | None) -> None:
     """Put a model into training mode, as a whole or with a frozen backbone.
 
-    A frozen backbone computes no gradients and its BatchNorm statistics stand still.
+    A frozen backbone computes no gradients, and its BatchNorm statistics don't change.
 
     Args:
         module: the whole model.
-        head: its classification head where everything else is frozen; None trains all.
+        head: the classification head, which alone is trained; None trains the whole model.
     """
     learning = {id(parameter) for parameter in (head or module).parameters()}
     for parameter in module.parameters():
@@ -188,3 +192,41 @@ def set_training_mode(module: nn.Module, head: nn.Module | None) -> None:
     module.train(head is None)
     if head is not None:
         head.train()
+
+
+class Mixing:
+    """MixUp (Zhang et al. 2018, arXiv:1710.09412), CutMix (Yun et al. 2019, arXiv:1905.04899), or randomly one of them.
+
+    Only torch's global CPU generator is drawn from.
+    """
+
+    def __init__(self, trainer: TrainerConfig, num_classes: int) -> None:
+        """At least one of trainer.mixup_alpha and trainer.cutmix_alpha is given."""
+        ways: list[v2.Transform] = []
+        if trainer.mixup_alpha is not None:
+            ways.append(v2.MixUp(alpha=trainer.mixup_alpha, num_classes=num_classes))
+        if trainer.cutmix_alpha is not None:
+            ways.append(v2.CutMix(alpha=trainer.cutmix_alpha, num_classes=num_classes))
+        self._ways = ways
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix each image with the one before it in its batch, the first with the last.
+
+        Args:
+            images: normalised, float, shape (N, 3, height, width).
+            labels: class indices, int64, shape (N,).
+
+        Returns:
+            Images of the same shape, and the share of each class in each, float32, shape (N, classes). Of less than two
+            images both arguments are returned as they are.
+        """
+        if len(labels) < 2:
+            return images, labels
+        way = self._ways[int(torch.randint(len(self._ways), ()))]
+        mixed, shares = way(images, labels)
+        return mixed, shares
+
+
+def build_mixing(trainer: TrainerConfig, num_classes: int) -> Mixing | None:
+    """The mixing that the config asks for; None without any."""
+    return None if trainer.mixup_alpha is None and trainer.cutmix_alpha is None else Mixing(trainer, num_classes)

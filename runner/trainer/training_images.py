@@ -1,4 +1,4 @@
-"""The images of a training: their batches, how much each counts, and which of them can't be read."""
+"""The images of a training: their batches, their weights in the loss, and those that can't be read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Weighting:
     """Weights of images in the loss.
 
     A step's loss is the weighted mean over all images of the step on all processes, as torch's cross-entropy with
-    `weight` would give it in one process. As the order is known beforehand, every process knows the sum of all weights.
+    `weight` would give it in one process. Every process knows the epoch's order, hence the sum of the step's weights.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class Weighting:
         self._device = device
         self._of_order: npt.NDArray[np.float64] | None = None
         self.per_class: torch.Tensor | None = None
-        """float32, shape (classes,), on the device; None where all images count alike."""
+        """float32, shape (classes,), on the device; None where all weights are 1."""
 
-    def begin(self, epoch: int) -> None:
-        """Look up the weights of an epoch's images, in their order."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Look up the weights of an epoch's images, in the epoch's order."""
         if self._class_weights is not None:
             order = self._batches.next_ids(epoch, 0, len(self._batches.source))
             self._of_order = self._class_weights[self._batches.source.labels[order]]
             self.per_class = torch.from_numpy(self._class_weights).to(self._device, torch.float32)
 
     def of_positions(self, start: int, stop: int) -> float:
-        """The sum over positions start … stop − 1 of the epoch's order."""
+        """The sum of the weights at positions start … stop − 1 of the epoch's order."""
         return stop - start if self._of_order is None else float(self._of_order[start:stop].sum())
 
     def of_images(self, images: Iterable[int]) -> float:
-        """The sum over images, by their numbers."""
+        """The sum of the weights of images, given by their numbers."""
         numbers = np.fromiter(images, np.int64)
         if self._class_weights is None:
             return len(numbers)
@@ -60,7 +60,7 @@ class Weighting:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingImages:
-    """The training and the validation split, as one process uses them."""
+    """The training and the validation split of one process."""
 
     train_batches: TrainBatches
     val_batches: EvalBatches
@@ -75,24 +75,24 @@ class TrainingImages:
     """Of the data set."""
 
     def is_epoch_over(self, progress: Progress) -> bool:
-        """Whether all images of the epoch in progress were trained on."""
+        """Whether the epoch in progress has no more images."""
         return self.train_batches.plan.is_over(progress.position)
 
-    def summaries_of_bad(self) -> Iterator[str]:
-        """A sentence on each split of which images were skipped."""
+    def bad_image_summaries(self) -> Iterator[str]:
+        """One sentence per split with skipped images."""
         for bad_images in (self.bad_train, self.bad_val):
             if summary := bad_images.summary():
                 yield summary
 
     def check_totals(self, train: Totals, progress: Progress) -> None:
-        """Check that the images of an epoch, over all processes and attempts, are those that seed and epoch ask for."""
+        """Check that the images of an epoch, over all processes and attempts, follow from seed and epoch."""
         asked = self._asked_for(progress)
         num_asked = train.count + train.skipped
         assert num_asked == len(asked), f"{num_asked} images were asked for in this epoch, not {len(asked)}"
         assert train.samples_digest == digest_of_samples(0, asked), "other images were used than the seed asks for"
 
     def capture(self, progress: Progress) -> dict[str, Any]:
-        """What identifies the data set, and the images that follow in the epoch's order; plain values."""
+        """Identity of the data set, and of the images that follow in the epoch's order, for state.json."""
         return {
             "next_ids_digest": self._next_ids_digest(progress),
             "data_fingerprint": self.fingerprint,
@@ -100,19 +100,19 @@ class TrainingImages:
         }
 
     def restore(self, checkpoint: Checkpoint, progress: Progress, counted: Totals | None) -> None:
-        """Continue the epoch of a checkpoint, if it is an epoch of these images.
+        """Restore the count of bad images, and check that the epoch would continue with the right images.
 
         Args:
             checkpoint: of the run.
             progress: that of the checkpoint.
-            counted: what the checkpoint has counted of its epoch; None in all processes but the main one.
+            counted: the checkpoint's sums over its epoch; None in all processes but the main one.
 
         Raises:
-            CheckpointError: when seed and epoch ask for other images than the checkpoint says.
+            CheckpointError: other images follow from seed and epoch than the checkpoint names.
         """
-        self.bad_train.begin(checkpoint.state["meter"].get("skipped", 0))
+        self.bad_train.reset(checkpoint.state["meter"].get("skipped", 0))
         if checkpoint.state["data_fingerprint"] != self.fingerprint:
-            return  # the user has said that other images are wanted
+            return  # resume.allow=[data] has permitted other images
         if counted is not None:
             self._check_images_so_far(checkpoint, progress, counted)
         if checkpoint.state["next_ids_digest"] != self._next_ids_digest(progress):

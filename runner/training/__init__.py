@@ -1,1 +1,1 @@
-"""One training from begin to end: its parts are assembled, trained, recorded, resumed and stopped."""
+"""One training from start to end: assemble its parts, train, record, resume, stop."""

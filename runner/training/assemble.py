@@ -1,7 +1,4 @@
-"""The one place where the parts of a run are built and put together: the only importer of the builders.
-
-`runner.training.assemble_trained` belongs to it: what it takes to use a model that is trained already.
-"""
+"""Builds the parts of a training: the only importer of the builders, with `runner.training.assemble_trained`."""
 
 from __future__ import annotations
 
@@ -20,13 +17,12 @@ from runner.base.keyed_random import key
 from runner.base.stop import StopRequest
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
-from runner.data.cache.cache_policy import CachePolicy, decide_cache_policy
-from runner.data.cache.memory import shown_bytes
-from runner.data.cache.memory_budget import MemoryBudgetError
-from runner.data.cache.on_device import DeviceImages, load_onto, refuse_too_many
-from runner.data.cache.pixel_cache import cached
+from runner.data.cache.cache_policy import CachePolicy, MemoryBudgetError, decide_cache_policy
+from runner.data.cache.memory import format_bytes
+from runner.data.cache.on_device import DeviceImages, check_device_memory, load_onto
+from runner.data.cache.pixel_cache import cache_pixels
 from runner.data.fingerprint import fingerprint
-from runner.data.images.batched import BatchedTransforms, parted
+from runner.data.images.batched import BatchedTransforms, split_transforms
 from runner.data.images.transforms import (
     Normalizer,
     eval_transform,
@@ -35,23 +31,22 @@ from runner.data.images.transforms import (
     train_transform,
     with_normalize,
 )
-from runner.data.loader.balance import class_weights
 from runner.data.loader.batch import Batch
 from runner.data.loader.loader import EvalBatches, TrainBatches
+from runner.data.loader.order import class_weights
 from runner.data.loader.workers import resolve_workers
 from runner.data.source import ImageSource
 from runner.data.splits import Splits
 from runner.dist.collectives import DistContext
 from runner.dist.device import Precision, choose_memory_format
-from runner.evaluation.examine import EvaluationSplit
+from runner.evaluation.per_image import EvaluationSplit
 from runner.model import StartingWeights, build_model, head_of, weights_preprocessing
 from runner.optimizer import build_optimizer
 from runner.run.checkpoint_writer import CheckpointWriter
-from runner.trainer.average import MovingAverage
 from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
-from runner.trainer.recorder import Recorder
-from runner.trainer.state import Placement, TrainingState
+from runner.trainer.metrics_log import Recorder
+from runner.trainer.state import MovingAverage, Placement, TrainingState
 from runner.trainer.training_images import TrainingImages, Weighting
 
 _NUM_LOADED_AT_ONCE = 256
@@ -59,13 +54,13 @@ _NUM_LOADED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Assembled:
-    """The parts of a run, put together."""
+    """The parts of a training."""
 
     trainer: Trainer
     data: DataConfig
-    """The data config in force: where weights bring their own preprocessing, it follows them."""
+    """The effective data config; see :func:`effective_data`."""
     test: EvaluationSplit | None
-    """This process's share of the test split; None where there is none."""
+    """What this process evaluates of the test split; None without one."""
 
 
 def assemble(
@@ -81,17 +76,20 @@ def assemble(
     cache_policy: CachePolicy | None = None,
     weights: StartingWeights = "download",
 ) -> Assembled:
-    """Build model, data, optimizer and trainer of one process; of a model that starts from `weights`.
+    """Build model, data, optimizer and trainer of one process.
 
-    With `cache_policy`, decoded images are kept as for other splits than these.
+    Args:
+        config, splits, writer, dist, precision, stop, recorder, pruner: see :class:`runner.trainer.loop.Trainer`.
+        cache_policy: which decoded images stay in memory; by default it follows from config and splits.
+        weights: where the model's first weights come from.
 
     Raises:
-        InvalidModelError: when the model can't be built or its weights don't fit.
+        InvalidModelError: the model can't be built or its weights don't fit.
     """
-    # The same first weights in every process, whatever was drawn before.
+    # So that every process gets the same first weights.
     torch.manual_seed(key(config.seed, "model"))
     built = build_model(config.model, len(splits.classes), weights)
-    data = in_force(config)
+    data = effective_data(config)
     cache_policy = cache_policy or _agreed_cache_policy(data, splits, dist)
     data = cache_policy.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
@@ -111,13 +109,13 @@ def assemble(
 
 
 def _agreed_cache_policy(data: DataConfig, splits: Splits, dist: DistContext) -> CachePolicy:
-    """What is kept, decided by the main process: the others must do the same."""
+    """The cache policy that the main process decides for all."""
     decided = decide_cache_policy(data, splits.train, len(splits.val)) if dist.is_main else None
-    return CachePolicy(**dist.share_object(None if decided is None else asdict(decided)))
+    return CachePolicy(**dist.broadcast_object(None if decided is None else asdict(decided)))
 
 
 def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format: torch.memory_format) -> nn.Module:
-    """The model as it is trained: on the device, in its memory format."""
+    """The model on the device, in its memory format, with SyncBatchNorm and compiled if the config says so."""
     if config.dist.sync_batchnorm and dist.world_size > 1:
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     model = module.to(dist.device).to(memory_format=memory_format)
@@ -126,8 +124,8 @@ def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format:
     return model
 
 
-def in_force(config: Config) -> DataConfig:
-    """The data config, with the preprocessing of pretrained weights that bring their own, and one normalisation."""
+def effective_data(config: Config) -> DataConfig:
+    """The data config with a normalisation, and with the preprocessing that pretrained weights bring along, if any."""
     data, preprocessing = config.data, weights_preprocessing(config.model)
     if preprocessing is not None:
         data = follow_weights(data, **vars(preprocessing))
@@ -136,10 +134,10 @@ def in_force(config: Config) -> DataConfig:
 
 
 def preview_batches(config: Config, splits: Splits) -> TrainBatches:
-    """The training images as one process would get them, to be looked at: without a model."""
+    """The training batches as a single process would get them, for a preview without a model."""
     alone = DistContext(rank=0, local_rank=0, world_size=1, num_sharing_cores=1, device=torch.device("cpu"))
     data = decide_cache_policy(config.data, splits.train, num_evaluation_images=0).applied_to(config.data)
-    # Looked at once, they need not be kept; but where it is asked for, `device` draws its crops in its own way.
+    # A preview needs no cache; but with data.cache=device, crops are drawn in another way.
     uncached = {"cache": "device" if config.data.cache == "device" else "none"}
     return _train_batches(config, data.model_copy(update=uncached), splits.train, alone)
 
@@ -148,7 +146,9 @@ def _images(
     config: Config, data: DataConfig, splits: Splits, cache_policy: CachePolicy, dist: DistContext
 ) -> TrainingImages:
     num_kept = -(-len(splits.val) // dist.world_size) if cache_policy.evaluation else 0
-    train_batches = _train_batches(config, data, kept_in_memory(splits.train, data, cache_policy, dist, num_kept), dist)
+    train_batches = _train_batches(
+        config, data, cached_in_memory(splits.train, data, cache_policy, dist, num_kept), dist
+    )
     is_weighted = data.balance == "loss_weights"
     weights = class_weights(splits.train.labels, len(splits.classes)) if is_weighted else None
     return TrainingImages(
@@ -167,7 +167,7 @@ def _bad_images(data: DataConfig, key: str, source: ImageSource, dist: DistConte
     return BadImages(key, num_images=len(source), max_fraction=data.max_bad_fraction, is_logged=dist.is_main)
 
 
-def kept_in_memory(
+def cached_in_memory(
     source: ImageSource,
     data: DataConfig,
     cache_policy: CachePolicy,
@@ -176,18 +176,26 @@ def kept_in_memory(
     *,
     say: Callable[[str], object] = LOGGER.info,
 ) -> ImageSource:
-    """The training split, kept if it is to be; beside it each process keeps this many images of evaluation.
+    """The training split, cached in memory if the policy says so.
+
+    Args:
+        source: the training split.
+        data: the effective data config.
+        cache_policy: of the training.
+        dist: rank and process group.
+        num_kept: evaluation images that each process caches beside it.
+        say: logs a message.
 
     Raises:
-        DeviceError: data.cache=memory asks for it, and there is no room.
+        DeviceError: data.cache=memory demands it, and there is too little memory.
     """
     if cache_policy.training != "memory":
         return source
     try:
-        kept = cached(
+        kept = cache_pixels(
             source,
             cache_policy.decoded_bytes,
-            dist.share_object(uuid.uuid4().hex),
+            dist.broadcast_object(uuid.uuid4().hex),
             partial(dist.total, 0),
             is_asked_for=cache_policy.is_asked_for,
             evaluation_bytes=dist.num_sharing_cores * num_kept * _prepared_bytes(data),
@@ -200,7 +208,7 @@ def kept_in_memory(
             "data.cache=none decodes JPEGs no larger than their crops need)"
         )
         return source
-    size = shown_bytes(cache_policy.decoded_bytes)
+    size = format_bytes(cache_policy.decoded_bytes)
     say(f"cache       training images stay in memory once they are decoded: about {size}")
     return kept
 
@@ -226,8 +234,8 @@ def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: 
 
 def _on_device(data: DataConfig, batches: TrainBatches, dist: DistContext) -> DeviceImages:
     """All training images, after those transforms that are always the same, on this process's device."""
-    transforms = parted(data.train_transforms)
-    assert isinstance(transforms, BatchedTransforms), "others are refused before"
+    transforms = split_transforms(data.train_transforms)
+    assert isinstance(transforms, BatchedTransforms), "the config's checks refuse other transforms"
     loaded = EvalBatches(
         batches.source,
         pipeline_of(transforms.fixed),
@@ -239,36 +247,36 @@ def _on_device(data: DataConfig, batches: TrainBatches, dist: DistContext) -> De
         skips_bad=batches.skips_bad,
     )
     with closing(loaded):
-        images, bad = load_onto(dist.device, _beating(loaded, dist), transforms, len(batches.source))
+        images, bad = load_onto(dist.device, _with_heartbeat(loaded, dist), transforms, len(batches.source))
     labels = batches.source.labels
     return DeviceImages(images, labels, transforms, size=data.image_size, seed=batches.seed, bad=bad)
 
 
-def _beating(batches: EvalBatches, dist: DistContext) -> Iterator[Batch]:
+def _with_heartbeat(batches: EvalBatches, dist: DistContext) -> Iterator[Batch]:
     for _, batch in batches:
         dist.heartbeat()
         yield batch
 
 
 def evaluation_split(data: DataConfig, key: str, source: ImageSource, dist: DistContext) -> EvaluationSplit:
-    """What one process evaluates of a split; `key` names the split for messages."""
+    """What this process evaluates of a split; `key` is the split's config key, for messages."""
     return EvaluationSplit(
         source=source, batches=_eval_batches(data, source, dist), bad_images=_bad_images(data, key, source, dist)
     )
 
 
 def _prepared_bytes(data: DataConfig) -> int:
-    """Of an image after its transforms."""
+    """Bytes of an image after its transforms."""
     return 3 * data.image_size**2
 
 
 def _kept_on(data: DataConfig, dist: DistContext, num_kept: int) -> torch.device | None:
-    """Where so many images of evaluation stay between two epochs; None if there are none to keep."""
+    """The device on which this many evaluation images stay between epochs; None without any."""
     if num_kept == 0:
         return None
     if data.cache != "device":
         return torch.device("cpu")
-    refuse_too_many(dist.device, "images of evaluation of each process", num_kept, _prepared_bytes(data))
+    check_device_memory(dist.device, "images of evaluation of each process", num_kept, _prepared_bytes(data))
     return dist.device
 
 

@@ -1,4 +1,4 @@
-"""Puts models together that are trained already: for evaluation, for scoring, for export and for Python."""
+"""Builds trained models: for evaluation, for scoring, for export and for `runner.load_model`."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from runner.data.images.transforms import Normalizer, PackagedTransform, Pipelin
 from runner.data.splits import Splits
 from runner.dist.collectives import DistContext, single_process
 from runner.dist.device import Precision, choose_memory_format
-from runner.evaluation.examine import EvaluationSplit, Scorer
-from runner.evaluation.subject import read_classes
+from runner.evaluation.per_image import EvaluationSplit, Scorer
 from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights
 from runner.model import build_architecture, check_trained
+from runner.run.contents import read_classes
 from runner.run.package import Package, Preprocessing, read_package
-from runner.training.assemble import evaluation_split, in_force
+from runner.training.assemble import effective_data, evaluation_split
 
 
 def assemble_evaluation(
     config: Config, splits: Splits, split: str, file: Path, *, dist: DistContext, precision: Precision
 ) -> tuple[Scorer, EvaluationSplit]:
-    """Put together what it takes to evaluate weights; every process must call it.
+    """Build the model and the images of an evaluation; every process must call it.
 
     Args:
         config: of the run, complete and checked.
-        splits: of which `val` is evaluated, whichever split of the data it is.
-        split: which one it is.
+        splits: its `val` is evaluated, whichever split of the data set that is.
+        split: name of that split.
         file: the weights, which the main process reads.
-        dist: place of this process among others.
+        dist: rank and process group.
         precision: number format of the forward pass.
 
     Raises:
-        CheckpointError: when the weights are of another model.
-        InvalidModelError: when a custom model is no longer installed.
+        CheckpointError: the weights are of another model.
+        InvalidModelError: a custom model is no longer installed.
     """
-    data = in_force(config)
+    data = effective_data(config)
     if dist.is_main:
         check_trained(file, config.model, len(splits.classes))
     module = build_architecture(config.model, len(splits.classes))
@@ -68,14 +68,14 @@ def _scorer(
 
 
 def assemble_scorer(package: Package, device: torch.device, precision: Precision) -> tuple[Scorer, Pipeline]:
-    """Put together what it takes to score images with a packaged model, in one process.
+    """Build a packaged model and its preprocessing, to score images in one process.
 
     Returns:
-        The model, and what is done to the uint8 pixels of an image (3 × height × width) before it: both give the same
-        bits as at evaluation, unless that was of trainer.deterministic.
+        The model, and the transforms for the uint8 pixels of an image (3 × height × width). Both give the same bits as
+        at evaluation, unless that ran with trainer.deterministic.
 
     Raises:
-        InvalidModelError: when a custom model is not installed.
+        InvalidModelError: a custom model is not installed.
     """
     preprocessing = package.card.preprocessing
     module, size = _packaged_module(package), preprocessing.image_size
@@ -104,15 +104,15 @@ class LoadedModel:
 
 
 def load_model(run_dir: str | Path) -> LoadedModel:
-    """Open the packaged model of a run.
+    """Load the packaged model of a run.
 
     Args:
-        run_dir: a run folder, or its `model/` folder alone.
+        run_dir: a run folder, or its `model/` folder.
 
     Raises:
-        CheckpointError: when there is no package, or it is damaged or of a newer format.
-        ConfigError: when no folder can have this name.
-        InvalidModelError: when a custom model is no longer installed.
+        CheckpointError: there is no package, or it is damaged or of a newer format.
+        ConfigError: no folder can have this name.
+        InvalidModelError: a custom model is no longer installed.
     """
     package = read_package(typed_path(str(run_dir), "run_dir"))
     preprocessing = package.card.preprocessing
@@ -125,7 +125,7 @@ def load_model(run_dir: str | Path) -> LoadedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A model of a run, with what it takes to use it."""
+    """A model of a run, with its preprocessing and classes."""
 
     module: nn.Module
     """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
@@ -134,7 +134,7 @@ class TrainedModel:
     classes: tuple[str, ...]
     """Class names in index order."""
     origin: dict[str, Any]
-    """Which weights these are: their checkpoint, raw or averaged, and their SHA-256."""
+    """The weights' checkpoint, whether they are raw or averaged, and their SHA-256."""
 
 
 def load_trained(run_dir: Path, config: Config, checkpoint: str, weights: WeightsChoice = "auto") -> TrainedModel:
@@ -143,15 +143,15 @@ def load_trained(run_dir: Path, config: Config, checkpoint: str, weights: Weight
     Args:
         run_dir: the run folder.
         config: the saved config of the run.
-        checkpoint: which one; see :func:`runner.evaluation.weights.choose_weights`.
-        weights: which of its weights.
+        checkpoint: name of a checkpoint; see :func:`runner.evaluation.weights.choose_weights`.
+        weights: raw, averaged, or automatic.
 
     Raises:
-        CheckpointError: when the run has no such checkpoint, or it is damaged.
-        InvalidModelError: when a custom model is no longer installed.
+        CheckpointError: the run has no such checkpoint, or it is damaged.
+        InvalidModelError: a custom model is no longer installed.
     """
     chosen = choose_weights(run_dir, checkpoint, weights)
-    classes, data = read_classes(run_dir), in_force(config)
+    classes, data = read_classes(run_dir), effective_data(config)
     check_trained(chosen.file, config.model, len(classes))
     module = build_architecture(config.model, len(classes))
     load_weights(module, chosen.file, single_process(torch.device("cpu")))

@@ -1,4 +1,4 @@
-"""What torch says when a device fails or a loader process has died, turned into the error that it is."""
+"""Turns torch's RuntimeErrors (too little memory, no deterministic kernel, a dead loader process) into named errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from runner.base.errors import DeviceError
 from runner.data.loader.loader import death_of_loader
 
-# Torch's own exception comes of its allocator only; these are its words for the CPU's, and those of CUDA, HIP, MPS and
-# NCCL, of cuBLAS, and of cuDNN.
+# torch.OutOfMemoryError comes from torch's GPU allocator only. These are in messages of the CPU's allocator; of CUDA,
+# HIP, MPS and NCCL; of cuBLAS; and of cuDNN.
 _SIGNS_OF_TOO_LITTLE_MEMORY = ("DefaultCPUAllocator", "out of memory", "STATUS_ALLOC_FAILED", "_ALLOCATION_FAILED")
-_INDETERMINATE = " does not have a deterministic implementation"
+_SIGN_OF_NONDETERMINISM = " does not have a deterministic implementation"
 BEFORE_THE_FIRST_BATCH = (
     "before the first batch; try a smaller model, data.cache=none, or a device that nobody else uses"
 )
-"""What to try where batches have no part in a shortage of memory."""
+"""What to try where memory runs out before batches need any."""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -25,9 +25,9 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS_OF_TOO_LITTLE_MEMORY)
 
 
-def indeterminate(error: RuntimeError, device: torch.device) -> DeviceError | None:
-    """The named error where trainer.deterministic asks for what the device does not have; None of any other."""
-    operation, sign, _ = str(error).partition(_INDETERMINATE)
+def nondeterminism_error(error: RuntimeError, device: torch.device) -> DeviceError | None:
+    """The named error where trainer.deterministic needs an operation that the device lacks; None for other errors."""
+    operation, sign, _ = str(error).partition(_SIGN_OF_NONDETERMINISM)
     if not sign:
         return None
     return DeviceError(
@@ -36,11 +36,11 @@ def indeterminate(error: RuntimeError, device: torch.device) -> DeviceError | No
     )
 
 
-def batch_too_large(key: str, batch_size: int, more: str = "") -> str:
-    """What to try where the memory that runs out is that of batches.
+def batch_size_advice(key: str, batch_size: int, more: str = "") -> str:
+    """What to try where memory runs out during batches.
 
     Args:
-        key: of the batch size.
+        key: the config key of the batch size.
         batch_size: its value.
         more: what to try along with half of it.
     """
@@ -48,23 +48,23 @@ def batch_too_large(key: str, batch_size: int, more: str = "") -> str:
 
 
 @contextmanager
-def device_errors_named(device: torch.device, shortage: str) -> Iterator[None]:
-    """Around work on a device.
+def named_device_errors(device: torch.device, shortage: str) -> Iterator[None]:
+    """Raise torch's errors in a block by their names.
 
     Args:
-        device: that works.
-        shortage: where it is that memory would run out, and what to try then.
+        device: the device that the block uses.
+        shortage: for the message when memory runs out: in which phase, and what to try.
 
     Raises:
-        DeviceError: memory has run out, or a loader process died, wherever that was noticed; or trainer.deterministic
-            asks for what the device does not have.
+        DeviceError: memory ran out, a loader process died, or trainer.deterministic needs an operation that the
+            device lacks.
     """
     try:
         yield
     except RuntimeError as error:
-        told = death_of_loader(error) or indeterminate(error, device)
-        if told is None and is_out_of_memory(error):
-            told = DeviceError(f"out of memory on {device} {shortage}: {error}")
-        if told is None:
+        named = death_of_loader(error) or nondeterminism_error(error, device)
+        if named is None and is_out_of_memory(error):
+            named = DeviceError(f"out of memory on {device} {shortage}: {error}")
+        if named is None:
             raise
-        raise told from error
+        raise named from error

@@ -1,4 +1,4 @@
-"""What a training does with its best weights in the end: evaluates them in detail, and once on the test split."""
+"""The detailed evaluation of the best weights after the training: on the validation split and on the test split."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from runner.base.console import LOGGER
 from runner.base.errors import InvalidDatasetError, StoppedOnRequest
 from runner.base.files import sha256_of
 from runner.data.splits import Splits
-from runner.evaluation.examine import EvaluationSplit, Scorer
-from runner.evaluation.split import evaluate_split, tell
-from runner.evaluation.subject import Subject, described
+from runner.evaluation.evaluation_inputs import EvaluationInputs, data_entry
+from runner.evaluation.measures import evaluate_split, log_summary
+from runner.evaluation.per_image import EvaluationSplit, Scorer
 from runner.evaluation.weights import ChosenWeights, load_weights
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best
@@ -21,19 +21,19 @@ from runner.training.assemble import Assembled
 def evaluate_best(assembled: Assembled, best: Best, splits: Splits, run_dir: Path) -> dict[str, dict[str, Any]]:
     """Evaluate the best weights on the validation split and, where there is one, on the test split.
 
-    Every process must call it, once training is over: the trainer's model holds the best weights afterwards.
+    Every process must call it after the training; it loads the best weights into the trainer's model.
 
     Args:
-        assembled: the parts of the run.
-        best: whose weights are evaluated.
+        assembled: the parts of the training.
+        best: the checkpoint and weights to evaluate.
         splits: the data set.
         run_dir: the run folder.
 
     Returns:
-        What metrics.json holds, by split.
+        The content of metrics.json, by split.
 
     Raises:
-        StoppedOnRequest: when any process was asked to stop; resuming the run does it again.
+        StoppedOnRequest: a process was asked to stop; a resumed run evaluates again.
         InvalidDatasetError: an image of the test split can't be read; the run is trained and packaged by then.
     """
     trainer, dist, images = assembled.trainer, assembled.trainer.placement.dist, assembled.trainer.images
@@ -45,14 +45,12 @@ def evaluate_best(assembled: Assembled, best: Best, splits: Splits, run_dir: Pat
         passes.append(("test", assembled.test, run_dir / "evaluation" / "test"))
     found: dict[str, dict[str, Any]] = {}
     try:
-        for split, share, folder in passes:
-            subject = Subject(split=split, data=described(trainer.config.data), weights=chosen.to_json())
+        for name, split, folder in passes:
+            inputs = EvaluationInputs(split=name, data=data_entry(trainer.config.data), weights=chosen.to_json())
             scorer, stop = _scorer(trainer), trainer.placement.stop
-            found[split] = evaluate_split(
-                scorer, share, subject=subject, classes=splits.classes, folder=folder, stop=stop
-            )
+            found[name] = evaluate_split(scorer, split, inputs=inputs, classes=splits.classes, folder=folder, stop=stop)
             if dist.is_main:
-                tell(found[split])
+                log_summary(found[name])
     except StoppedOnRequest as request:
         raise StoppedOnRequest(f"{request}, after training; everything is saved, and a resume evaluates") from None
     except InvalidDatasetError as error:
@@ -85,12 +83,12 @@ def _scorer(trainer: Trainer) -> Scorer:
 
 
 def _compare(best: Best, metrics: dict[str, Any]) -> None:
-    """The same weights on the same images must give what they gave in their epoch."""
+    """Warn where the best weights give another value than at the end of their epoch."""
     value = float(metrics[best.metric.removeprefix("val_")])
     if value != best.value:
-        # On a GPU, compiled, or resumed at another precision, rounding may tip a close decision.
+        # On a GPU, compiled, or resumed at another precision, rounding may change the class of an image.
         LOGGER.warning(
-            "the best weights give %s = %.6f now and gave %.6f after epoch %d: other rounding",
+            "the best weights give %s = %.6f now and gave %.6f after epoch %d, because of rounding",
             best.metric,
             value,
             best.value,

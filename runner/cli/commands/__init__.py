@@ -1,1 +1,1 @@
-"""Commands: `runner/cli/commands/x.py` carries out `python -m runner x`, `x/y.py` there `python -m runner x y`."""
+"""One module per command: `x.py` for `python -m runner x`, `x/y.py` for `python -m runner x y`."""

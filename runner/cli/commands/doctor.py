@@ -1,4 +1,4 @@
-"""`python -m runner doctor [overrides as for train]`: whether this machine can run an experiment, and why not."""
+"""`python -m runner doctor [overrides as for train]`: check whether this machine can run an experiment."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import json
 
 from runner.base import console
 from runner.base.errors import EXIT_DONE, ConfigError, Problem, UsageError
-from runner.cli.call import read_call
+from runner.cli.call import read_call, split_own_keys
 from runner.config.arguments import MULTIRUN
 from runner.config.compose import compose_one
-from runner.config.composing import Job
+from runner.config.hydra_compose import ComposedJob
 from runner.config.schema.calls import DoctorCall
-from runner.data.splits import combined
-from runner.launch.environment import adopted_place
+from runner.data.splits import combine_errors
+from runner.launch.environment import adopted_rank
 
 
 def run(argv: list[str]) -> int:
-    """Look at the machine and try the experiment; nothing is kept.
+    """Check the machine and train briefly; writes no files.
 
     Raises:
-        RunnerError: why this machine can't run it, all reasons at once.
+        RunnerError: all reasons why this machine can't run the experiment.
     """
     if MULTIRUN & set(argv):
         raise UsageError("doctor looks at one experiment; leave out -m")
-    place = adopted_place()
+    place = adopted_rank()
     if place is not None and place.world_size != 1:
         raise UsageError(
-            f"doctor looks at one machine, but {place.starter} has started {place.world_size or 'many'} processes; "
-            "start it by itself, on each machine that is in doubt"
+            f"doctor checks one machine, but {place.starter} has started {place.world_size or 'many'} processes; "
+            "run it without a launcher, on each machine that you want to check"
         )
-    own = [argument for argument in argv if _key(argument) in DoctorCall.model_fields]
+    own, others = split_own_keys(DoctorCall, argv)
     problems: list[Problem] = []
     call: DoctorCall | None = None
     try:
         call, _ = read_call("doctor", DoctorCall, own)
     except ConfigError as error:
         problems += error.problems
-    job: Job | None = None
+    job: ComposedJob | None = None
     try:
-        job = compose_one([argument for argument in argv if argument not in own])
+        job = compose_one(others)
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
     assert call is not None, "there were no problems"
-    if job is not None:  # none where Hydra was only asked to show the config
+    if job is not None:  # None where a flag of Hydra's only shows the config
         _report(job, call)
     return EXIT_DONE
 
@@ -53,13 +53,13 @@ def _key(argument: str) -> str:
     return argument.lstrip("+~").partition("=")[0].partition(".")[0]
 
 
-def _report(job: Job, call: DoctorCall) -> None:
-    from runner.tools.doctor.examine import examine  # noqa: PLC0415 - torch is imported only once the config is good
+def _report(job: ComposedJob, call: DoctorCall) -> None:
+    from runner.tools.doctor.diagnose import diagnose  # noqa: PLC0415 - torch is imported only once the config is good
 
     if call.format == "table" and call.doctor.measure:
         console.LOGGER.info("looking at this machine, then training briefly; this takes a while\n")
-    with console.shown_on(None, None):  # what a training says of itself is not what was asked for
-        report = examine(job.config, call.doctor)
+    with console.messages_redirected_to(None, None):  # what a training says of itself is not what was asked for
+        report = diagnose(job.config, call.doctor)
     match call.format:
         case "table":
             console.show_rows(report.rows())
@@ -67,4 +67,4 @@ def _report(job: Job, call: DoctorCall) -> None:
         case "json":
             console.show(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
     if report.errors:
-        raise combined(report.errors)
+        raise combine_errors(report.errors)

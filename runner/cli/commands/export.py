@@ -1,4 +1,4 @@
-"""`python -m runner export run=DIR format=onnx [data. overrides]`: the model for other programs, checked."""
+"""`python -m runner export run=DIR format=onnx [data. overrides]`: write a run's model for other programs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.console import LOGGER
-from runner.base.errors import EXIT_DONE, ConfigError, MissingPackageError, Problem
+from runner.base.errors import EXIT_DONE, ConfigError, MissingPackageError, Problem, how_to_install
 from runner.base.files import check_new_file
-from runner.base.user_paths import refuse_ways_out, typed_path
+from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
 from runner.config.schema import Config
@@ -27,16 +27,16 @@ def run(argv: list[str]) -> int:
     """Export the model of a run.
 
     Raises:
-        CheckpointError: when the folder is no run folder, or the weights are missing or damaged.
-        ConfigError: when what was typed is wrong, or would change the model.
-        ExportError: when the model can't be exported, or the file does not agree with PyTorch.
-        MissingPackageError: when the extra `export` is not installed.
-        OutputError: when the output exists, or can't be written.
-        InvalidDatasetError: when the data of the run is gone; data.root=FOLDER says where it is.
+        CheckpointError: the folder is no run folder, or the weights are missing or damaged.
+        ConfigError: an override is wrong, or would change the model.
+        ExportError: the model can't be exported, or the file computes other outputs than PyTorch.
+        MissingPackageError: the extra `export` is not installed.
+        OutputError: the output exists, or can't be written.
+        InvalidDatasetError: the data of the run is not found; data.root=FOLDER says where it is.
     """
     call, overrides = read_call("export", ExportCall, argv)
     run_dir = typed_path(call.run, "run").resolve()
-    refuse_ways_out(run_dir)
+    refuse_outside_links(run_dir)
     record = read_record(run_dir)
     saved = load_saved(run_dir, only_reads=True)
     config = _with_data(saved, run_dir, overrides)
@@ -44,18 +44,18 @@ def run(argv: list[str]) -> int:
         _require(_PACKAGES_OF_ONNX)
     output = _output(run_dir, call)
     splits = open_splits(resolve_paths(config.data), config.seed, may_fetch=False)
-    # Torch is imported only once all that can be told without it is good.
-    from runner.tools.export.export import Order, export  # noqa: PLC0415
+    # Torch is imported only after all checks that need none of it.
+    from runner.tools.export.export import ExportRequest, export  # noqa: PLC0415
     from runner.training.assemble_trained import load_trained  # noqa: PLC0415
 
-    order = Order(
+    request = ExportRequest(
         format=call.format,
         output=output,
         include_preprocessing=call.include_preprocessing,
         min_agreement=call.min_agreement,
         origin=_origin(run_dir, record),
     )
-    agreement = export(load_trained(run_dir, saved, call.checkpoint, call.weights), splits.val, order)
+    agreement = export(load_trained(run_dir, saved, call.checkpoint, call.weights), splits.val, request)
     if agreement.num_unreadable:
         LOGGER.warning("%d validation images can't be read and were left out", agreement.num_unreadable)
     LOGGER.info("exported    %s (%.1f MB)", output, output.stat().st_size / 1e6)
@@ -73,7 +73,7 @@ def run(argv: list[str]) -> int:
 def _with_data(saved: Config, run_dir: Path, overrides: list[str]) -> Config:
     wanted = load_saved(run_dir, overrides, only_reads=True)
     found = changes(saved.model_dump(mode="json"), wanted.model_dump(mode="json"))
-    # The preprocessing belongs to the model; where the images lie does not.
+    # The preprocessing is part of the model; the path of the images is not.
     others = [key for key, _, _ in found if key not in LAID_OVER["export"]]
     if others:
         message = f"the model is exported as it was trained; only {', '.join(LAID_OVER['export'])} can be changed"
@@ -86,12 +86,12 @@ def _require(packages: tuple[str, ...]) -> None:
     if missing:
         raise MissingPackageError(
             f"format=onnx needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
-            "pip install 'runner[export]'; format=torch_export needs no other package"
+            f"{how_to_install('export')}; format=torch_export needs no other package"
         )
 
 
 def _output(run_dir: Path, call: ExportCall) -> Path:
-    """A file that can be made; the folder of the default one need not be there yet."""
+    """The output file; only the default one's folder may be missing."""
     if call.output is not None:
         output = typed_path(call.output, "output").absolute()
     else:
@@ -105,6 +105,6 @@ def _output(run_dir: Path, call: ExportCall) -> Path:
 
 
 def _origin(run_dir: Path, record: dict[str, Any]) -> dict[str, Any]:
-    # The last two parts are the run's name; the folder that holds them is of this machine.
+    # The last two parts are the run's name; the folders above are those of this machine.
     git = record.get("git") or {}
     return {"run": "/".join(run_dir.parts[-2:]), "git_commit": git.get("commit") or "", "best": record.get("best")}

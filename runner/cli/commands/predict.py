@@ -9,8 +9,8 @@ from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import PredictCall
 from runner.run.package import Package, read_package
-from runner.tools.predict.formats import columns, format_of
 from runner.tools.predict.inputs import read_inputs
+from runner.tools.predict.outputs import columns, format_of
 from runner.tools.predict.partial import PartialScores, check_output
 
 
@@ -20,10 +20,10 @@ def run(argv: list[str]) -> int:
     Raises:
         ConfigError: a value is wrong or missing.
         CheckpointError: there is no packaged model, or it is damaged or of a newer format.
-        InvalidDatasetError: there is nothing to score.
-        MissingPackageError: a .parquet is wanted without pyarrow.
-        OutputError: the output exists or can't be written, or an unfinished one is in the way.
-        StoppedOnRequest: what was scored is kept for resume=true.
+        InvalidDatasetError: there are no images.
+        MissingPackageError: the output is .parquet, and pyarrow is not installed.
+        OutputError: the output exists or can't be written, or an unfinished one exists.
+        StoppedOnRequest: the scores so far are kept for resume=true.
     """
     with StopRequest() as stop:
         return _predict(argv, stop)
@@ -32,7 +32,7 @@ def run(argv: list[str]) -> int:
 def _predict(argv: list[str], stop: StopRequest) -> int:
     call = read_own("predict", PredictCall, argv)
     output = typed_path(call.output, "output").absolute()
-    format_of(output, [])  # an ending that nobody can write is refused before anything is read
+    format_of(output, [])  # refuses an unknown suffix before anything is read
     check_output(output)
     package = _package(call)
     inputs = read_inputs(call.input, call.root, package.card.classes)
@@ -40,7 +40,7 @@ def _predict(argv: list[str], stop: StopRequest) -> int:
     owner = {"model": package.card.weights_sha256, "input": inputs.digest(), "precision": call.precision}
     with PartialScores(output, form, owner) as partial:
         partial.begin(resume=call.resume)
-        from runner.tools.predict.score import score  # noqa: PLC0415 - torch only once the rest is good
+        from runner.tools.predict.score import score  # noqa: PLC0415 - torch only after all other checks
 
         for note in inputs.notes:
             LOGGER.info("            %s", note)

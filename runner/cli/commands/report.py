@@ -7,24 +7,24 @@ from pathlib import Path
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE
 from runner.base.files import check_new_file, write_atomic
-from runner.base.user_paths import refuse_ways_out, typed_path
+from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import ReportCall
 from runner.run.run_folder import read_record
 from runner.tools.report import REPORT_FILE
-from runner.tools.sweep.folder import SweepFolder, is_sweep
+from runner.tools.sweep.sweep_folder import SweepFolder, is_sweep
 
 
 def run(argv: list[str]) -> int:
-    """Write the report of a run or a sweep; the one in its folder is replaced, another file never.
+    """Write the report of a run or a sweep; replaces the one in its folder, but no other file.
 
     Raises:
-        CheckpointError: when the folder is no run folder, or a file of it is damaged.
-        OutputError: when the report can't be written.
+        CheckpointError: the folder is no run folder, or a file in it is damaged.
+        OutputError: the report can't be written.
     """
     call = read_own("report", ReportCall, argv)
     run_dir = typed_path(call.run, "run").resolve()
-    refuse_ways_out(run_dir)
+    refuse_outside_links(run_dir)
     if not is_sweep(run_dir):
         read_record(run_dir)
     output = run_dir / REPORT_FILE
@@ -39,9 +39,9 @@ def run(argv: list[str]) -> int:
 def _write(folder: Path, output: Path) -> None:
     # Drawing is imported only once there is something to draw.
     if is_sweep(folder):
-        from runner.tools.sweep.page import page_of  # noqa: PLC0415
+        from runner.tools.report.sweep_page import render_sweep  # noqa: PLC0415
 
-        write_atomic(output, page_of(SweepFolder(folder)))
+        write_atomic(output, render_sweep(SweepFolder(folder)))
     else:
         from runner.tools.report.write import write_report  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`python -m runner [train] [overrides]`: train one experiment, or each job of a multirun."""
+"""`python -m runner [train] [overrides]`: train one experiment, or each job of a sweep (-m)."""
 
 from __future__ import annotations
 
@@ -11,49 +11,47 @@ from runner.base.errors import EXIT_DONE, EXIT_STOPPED, LaunchError, OutputError
 from runner.base.stop import StopRequest
 from runner.config.arguments import MULTIRUN
 from runner.config.compose import compose
-from runner.config.composing import Job
+from runner.config.hydra_compose import ComposedJob
 from runner.config.multirun import Multirun
 from runner.config.saved import load_saved
-from runner.launch.environment import Place, adopted_place
-from runner.launch.ranks.refused import refusals_told
-from runner.launch.slurm.submitted import Submission
+from runner.launch.environment import AdoptedRank, adopted_rank, refusal_shared
+from runner.launch.slurm import Submission
 from runner.run.run_folder import read_record
 from runner.tools.hooks import leaderboard_refreshed, training_hooks
-from runner.tools.sweep.composer import identity_of
-from runner.training.attempt import Attempt
-from runner.training.work import Training
+from runner.tools.sweep.composer import trial_identity
+from runner.training.attempt import Attempt, Training
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
 
 
 def run(argv: list[str]) -> int:
-    """Train what `argv` describes.
+    """Train one experiment or a sweep.
 
     Raises:
-        RunnerError: whatever the config, the data or the training raises; of a multirun the first.
+        RunnerError: what config, data or training raise; of a sweep the first error.
     """
-    place = adopted_place()
+    place = adopted_rank()
     if MULTIRUN & set(argv):
         _refuse_sweep_within(place)
-    with StopRequest() as stop, refusals_told(place) as passed:
+    with StopRequest() as stop, refusal_shared(place) as passed:
         composed = compose(argv)
-        if isinstance(composed, Job):
-            from runner.launch.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before
+        if isinstance(composed, ComposedJob):
+            from runner.launch.preflight import preflight  # noqa: PLC0415 - not needed to report a mistake in the config
 
             ready = preflight(composed.config)
             passed.set()
-            from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+            from runner.launch import launch  # noqa: PLC0415 - torch only after config and data are checked
 
             training = Training(attempt=Attempt(overrides=composed.overrides), hooks=training_hooks(composed.config))
             launch(ready, training, stop=stop)
     if isinstance(composed, Multirun):
         _refuse_sweep_within(place)
-        composed.carry_out(train_job_of_sweep)
+        composed.run(train_job_of_sweep)
     return EXIT_DONE
 
 
-def _refuse_sweep_within(place: Place | None) -> None:
+def _refuse_sweep_within(place: AdoptedRank | None) -> None:
     if place is not None and place.world_size != 1:
         raise LaunchError(
             f"a sweep (-m) within {place.starter}: each of the {place.world_size or 'many'} processes would run the "
@@ -62,19 +60,19 @@ def _refuse_sweep_within(place: Place | None) -> None:
         )
 
 
-def train_job_of_sweep(job: Job) -> float | None:
-    """Train one job of a multirun where a launcher other than ours calls it; one that was cut goes on.
+def train_job_of_sweep(job: ComposedJob) -> float | None:
+    """Train one job of a sweep, for Hydra's launchers; an unfinished run in its folder is resumed.
 
     Returns:
-        The best value of the monitored metric, for the sweeper; None of a job that was only submitted.
+        The best value of the monitored metric, for the sweeper; None for a job that was submitted to SLURM.
     """
     assert job.folder is not None, "a multirun has a folder for each job"
-    console.set_up()  # joblib and submitit call this in processes of their own
+    console.set_up()  # joblib and submitit call this function in other processes
     from runner.launch import launch  # noqa: PLC0415
 
     try:
         with StopRequest() as stop, leaderboard_refreshed(job.folder):
-            ready = _ready_or_gone(job)
+            ready = _preflight(job)
             status = _status(ready, job.folder)
             if status in ("completed", "pruned"):
                 LOGGER.info("%s is already %s", job.folder, status)
@@ -83,15 +81,15 @@ def train_job_of_sweep(job: Job) -> float | None:
             hooks = training_hooks(ready.config, _trial_file(job.folder))
             result = launch(ready, Training(attempt=attempt, hooks=hooks), folder=job.folder, stop=stop)
     except StoppedOnRequest:
-        # Hydra would go on with the next job; whoever asks one job to stop means the sweep.
+        # After an exception Hydra would start the next job; a stop request is meant for the whole sweep.
         LOGGER.warning("the sweep ends here: its later jobs were not started")
         raise SystemExit(EXIT_STOPPED) from None
     return None if isinstance(result, Submission) else result.best.value
 
 
-def _ready_or_gone(job: Job) -> Ready:
-    """Check a job; one that is refused leaves no folder, though Hydra has made it beforehand."""
-    from runner.launch.preflight import preflight  # noqa: PLC0415 - a mistake in the config is told before this is imported
+def _preflight(job: ComposedJob) -> Ready:
+    """Check a job; if that fails, remove its folder, which Hydra has made."""
+    from runner.launch.preflight import preflight  # noqa: PLC0415 - not needed to report a mistake in the config
 
     try:
         return preflight(job.config, job.folder, may_download=job.may_download)
@@ -104,19 +102,20 @@ def _ready_or_gone(job: Job) -> Ready:
 
 
 def _status(ready: Ready, folder: Path) -> str | None:
-    """The status of the run that a folder holds already; None where it holds none.
+    """The status of the run in a folder; None where there is none.
 
     Raises:
-        OutputError: when it is another run.
+        OutputError: the folder has another run.
     """
     if not (folder / "run.json").exists():
         return None
-    if identity_of(load_saved(folder, only_reads=True)) != identity_of(ready.config):
+    saved = load_saved(folder, only_reads=True).model_dump(mode="json")
+    if trial_identity(saved) != trial_identity(ready.config.model_dump(mode="json")):
         raise OutputError(f"{folder} already holds another run; choose another sweep.dir")
     return str(read_record(folder)["status"])
 
 
 def _trial_file(folder: Path) -> Path | None:
-    """The record of this job as a trial of our sweeper."""
+    """The file of this job as a trial of our sweeper; None where it is none."""
     file = folder.parent / "trials" / f"{folder.name}.json"
     return file if file.is_file() else None

@@ -1,15 +1,15 @@
-"""The rules of a config: types, ranges, units, cross-field rules. Imports no torch; values stand in conf/."""
+"""The rules of a config: types, ranges, units. Imports no torch; the values are in conf/."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, PrivateAttr
 
-from runner.base.safe_text import masked_values
-from runner.config.schema.base import AS_TYPED, NONE, PLACE, START, TRAINING, Section
+from runner.base.safe_text import mask_credentials_in
+from runner.config.schema.base import AS_TYPED, NONE, PLACE, START, TRAINING, ConfigSection, LocalPath
 from runner.config.schema.data import DataConfig
 from runner.config.schema.dist import DistConfig
 from runner.config.schema.model import ModelConfig
@@ -18,19 +18,17 @@ from runner.config.schema.schedule import ScheduleConfig
 from runner.config.schema.sweep import SweepConfig
 from runner.config.schema.trainer import TrainerConfig
 
-# The key that tells which variant of a group is meant; it is set by the group's option.
+# The key that names the variant of a group; it is set by the group's option.
 VARIANT_KEYS = {"model": "family", "data": "source", "optimizer": "name", "schedule": "name"}
-
-
 _SAVED_AS_WRITTEN = ("dist.", "sweep.")
 
 
-class Config(Section):
+class Config(ConfigSection):
     """One experiment, complete and checked."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63), START]
     """Seed of the weights, the data order, the augmentation and the split."""
-    output_dir: Annotated[str, PLACE, AS_TYPED]
+    output_dir: Annotated[LocalPath, PLACE, AS_TYPED]
     """Folder under which run folders are made."""
     model: Annotated[ModelConfig, START]
     """What is trained."""
@@ -45,27 +43,39 @@ class Config(Section):
     dist: DistConfig
     """How many processes on how many machines."""
     sweep: Annotated[SweepConfig, NONE]
-    """What a multirun (-m) searches, how many trials at once, and what ends them early."""
+    """What a sweep (-m) searches, how many trials run at once, and what ends them early."""
     _written: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _experiments: tuple[str, ...] = PrivateAttr(default=())
 
     def with_written(self, written: Mapping[str, str]) -> Config:
-        """The same values, of which those of the environment are known as they were written.
+        """The same config, which saves values of the environment as they were written.
 
         Args:
-            written: `${oc.env:NAME}` and what stands around it, by full key.
+            written: texts with `${oc.env:NAME}`, by full key.
         """
         known = self.model_copy()
         known._written = {key: text for key, text in written.items() if key.startswith(_SAVED_AS_WRITTEN)}
         return known
 
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """The files of the experiments that were chosen, as full paths; for the log, and not saved."""
+        return self._experiments
+
+    def with_experiments(self, files: Iterable[str]) -> Config:
+        """The same config, which knows the files of its experiments."""
+        known = self.model_copy()
+        known._experiments = tuple(files)
+        return known
+
     def to_save(self) -> dict[str, Any]:
         """The values as they are saved and shown, as plain JSON.
 
-        Of `dist` and `sweep`, which don't decide about the result, what comes from the environment stands as it was
-        written: it may be a secret. Elsewhere a saved run could not be explained or repeated without the value itself.
-        User information in addresses is masked everywhere.
+        Values of `dist` and `sweep` that come from the environment are saved as they were written, as they may be
+        secrets and don't change the result. In other groups the value itself is saved, so that the run can be repeated.
+        Credentials in addresses are masked everywhere.
         """
-        values: dict[str, Any] = masked_values(self.model_dump(mode="json"))
+        values: dict[str, Any] = mask_credentials_in(self.model_dump(mode="json"))
         for key, text in self._written.items():
             *parents, last = (int(part) if part.isdecimal() else part for part in key.split("."))
             node: Any = values

@@ -1,7 +1,7 @@
-"""What all config groups share: how values are judged, and what another value of a key changes.
+"""The base class of all config groups, and the marks for what another value of a key changes.
 
-Each field, or its group, is marked with its effect. What a resumed run may change, what makes two trials the same, what
-the machines of a run must agree on and what an evaluation looks at are derived from these marks.
+Each field, or its group, is marked with an :class:`Effect`. From these marks is derived what a resumed run may change,
+which trials are the same, what the machines of a run must agree on and what an evaluation compares.
 """
 
 from __future__ import annotations
@@ -9,21 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from runner.base.user_paths import refuse_address
 
 AS_TYPED = "as typed"
-"""Marks a key whose value is a path or other plain text: it is taken as typed, whatever Hydra's grammar says."""
+"""Marks a key whose value is a path or other plain text, which Hydra's grammar must not interpret."""
+
+LocalPath = Annotated[str, AfterValidator(refuse_address)]
+"""A path of this machine, and no address."""
 
 
-class Section(BaseModel):
-    """One config group. Values are judged as they are: "five" or true is no number, 5.5 is no count."""
+class ConfigSection(BaseModel):
+    """One config group. Values are not converted: neither "5" nor true is a number, 5.5 is no integer."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        # Each class is built when it is first needed: a start needs one or two of some seventy.
+        # Pydantic builds each class when it is first used: a command uses few of some seventy.
         defer_build=True,
         protected_namespaces=(),
     )
@@ -34,42 +39,42 @@ class Effect:
     """What another value of a key changes."""
 
     on_resume: Literal["free", "other bits", "asked", "never"]
-    """Whether a run may continue with another value: freely; freely, but with other bits than without a stop; only
-    where resume.allow names the key; or never, because its checkpoints are made of it."""
+    """Whether a resumed run may have another value: free; other bits: yes, but its results are not bitwise those of an
+    unstopped run; asked: only where resume.allow names the key; never: its checkpoints don't fit."""
     tells_trials_apart: bool = True
-    """Whether two trials with different values are two."""
+    """Whether trials with different values are different trials."""
     may_differ_between_machines: bool = False
-    """Whether each machine of a run may have a value of its own."""
+    """Whether each machine of a run may have its own value."""
     gives_more_to_do: bool = False
-    """Whether a completed run may continue because of it."""
+    """Whether a completed run can be continued with another value."""
     at_evaluation: Literal["images", "model", "nothing"] = "nothing"
-    """Whether it decides which images a trained model sees, belongs to the model, or neither."""
+    """Whether the key decides which images are evaluated, belongs to the model, or neither."""
 
 
 RESULT = Effect(on_resume="asked", at_evaluation="images")
-"""The result is another, and the images of an evaluation may be others."""
+"""Changes the result, and possibly the images of an evaluation."""
 TRAINING = Effect(on_resume="asked")
-"""The result is another; a model that is trained already is evaluated in the same way."""
+"""Changes the result of training, not that of evaluating a trained model."""
 PREPROCESSING = Effect(on_resume="asked", at_evaluation="model")
-"""The result is another; what the model sees belongs to the model."""
+"""Changes the result; part of the packaged model."""
 START = Effect(on_resume="never", at_evaluation="images")
-"""Checkpoints are made of it."""
+"""Checkpoints with another value don't fit."""
 LENGTH = Effect(on_resume="free", gives_more_to_do=True)
-"""When training ends."""
+"""Decides when training ends."""
 AHEAD = Effect(on_resume="free")
-"""Only what is still to come is another, such as the share of each process."""
+"""Changes only the rest of the training, such as the share of each process."""
 LAST_BITS = Effect(on_resume="other bits")
-"""The result is the same but for rounding."""
+"""Changes the result by rounding only."""
 IMAGES = Effect(on_resume="free", may_differ_between_machines=True, at_evaluation="images")
-"""Where the images are: the images themselves are compared by other means."""
+"""Where the images are; the images themselves are compared by their fingerprint."""
 PLACE = Effect(on_resume="free", tells_trials_apart=False, may_differ_between_machines=True)
-"""Of this machine; the result is the same."""
+"""A path or number of this machine, which does not change the result."""
 NONE = Effect(on_resume="free", tells_trials_apart=False)
-"""The result is the same."""
+"""Does not change the result."""
 
 
 def variants_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type
-    """The section classes behind a field: the class itself, or the members of a union."""
+    """The section classes of a field's type: the class itself, or the members of a union."""
     if get_origin(annotation) is Annotated:
         return variants_of(get_args(annotation)[0])
     candidates = (annotation, *get_args(annotation))

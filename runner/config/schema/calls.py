@@ -1,59 +1,67 @@
-"""Rules of what commands take besides the config of an experiment; one class per command."""
+"""Rules of the commands' own keys; one class per command, and what else each command accepts."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from runner.config.schema.base import AS_TYPED, Section
+from runner.base.user_paths import refuse_address, scheme_of
+from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
 
 
-class ResumeRules(Section):
-    """How far a resumed run may differ from what it was."""
+class ResumeRules(ConfigSection):
+    """Which changes a resumed run may have."""
 
     allow: tuple[str, ...]
-    """Keys or groups, such as [optimizer.lr, data], whose change is wanted although it changes the meaning of the run;
-    `data` also allows that the data set itself has changed."""
+    """Keys or groups, such as [optimizer.lr, data], that may change although they change the result; `data` also allows
+    that the data set itself has changed."""
 
 
-class ResumeCall(Section):
+class ResumeCall(ConfigSection):
     """`python -m runner resume run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1), AS_TYPED]
-    """The run folder that goes on."""
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The run folder, or sweep folder, to continue."""
     resume: ResumeRules
-    """How far it may differ from what it was."""
+    """Which changes the run may have."""
 
 
-class EvaluateCall(Section):
-    """`python -m runner evaluate run=DIR`."""
+class _TrainedCall(ConfigSection):
+    """A command on the model of a run."""
 
-    run: Annotated[str, Field(min_length=1), AS_TYPED]
-    """The run folder whose weights are evaluated."""
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The run folder with the trained model."""
     checkpoint: Annotated[str, Field(min_length=1), AS_TYPED]
     """Which checkpoint: best, last, or its name, such as 0004-00000360."""
     weights: Literal["auto", "raw", "ema"]
     """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
-    auto: of best those that were the best, of any other the average."""
+    auto: of best the better ones, of other checkpoints the average."""
+
+
+class EvaluateCall(_TrainedCall):
+    """`python -m runner evaluate run=DIR`."""
+
     split: Literal["val", "test", "train"]
     """Which split of the data."""
-    output: Annotated[str | None, AS_TYPED]
+    output: Annotated[LocalPath | None, AS_TYPED]
     """Folder for the results; null means RUN/evaluation, and for other weights or images a folder in it."""
 
 
-class PredictCall(Section):
+class PredictCall(ConfigSection):
     """`python -m runner predict run=DIR input=FOLDER output=FILE.csv`."""
 
-    run: Annotated[str | None, AS_TYPED]
+    run: Annotated[LocalPath | None, AS_TYPED]
     """The run folder whose packaged model scores."""
-    model: Annotated[str | None, AS_TYPED]
+    model: Annotated[LocalPath | None, AS_TYPED]
     """A packaged model alone: the folder model/ of a run."""
-    input: Annotated[str, Field(min_length=1), AS_TYPED]
+    input: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """A folder (with all folders in it), an image, a .txt with a path on each line, or a .csv with a column `path`."""
-    output: Annotated[str, Field(min_length=1), AS_TYPED]
+    output: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """The file to write: .csv, .jsonl or .parquet."""
-    root: Annotated[str | None, AS_TYPED]
+    root: Annotated[LocalPath | None, AS_TYPED]
     """Folder at which the relative paths of a list start; null means the folder of the list."""
     batch_size: Annotated[int, Field(ge=1)]
     """Images that are scored at once."""
@@ -64,17 +72,17 @@ class PredictCall(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     """Number format; auto takes bf16 where the hardware is fast at it, as training and evaluation do."""
     resume: bool
-    """Go on with the unfinished OUTPUT.partial of an earlier call with the same model and input."""
+    """Continue the unfinished OUTPUT.partial of an earlier call with the same model and input."""
 
 
-class _ListCall(Section):
+class _ListCall(ConfigSection):
     """A command that reads lists of images."""
 
-    input: Annotated[str, Field(min_length=1), AS_TYPED]
-    """What is read; it is never changed."""
-    output: Annotated[str, Field(min_length=1), AS_TYPED]
-    """Folder that is made; it appears only when it is complete, and must not exist yet or be empty."""
-    root: Annotated[str | None, AS_TYPED]
+    input: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The images to read; they are never changed."""
+    output: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """Folder to make; it appears only when it is complete, and must not exist or be empty."""
+    root: Annotated[LocalPath | None, AS_TYPED]
     """Folder from which relative paths in a CSV list or COCO file start; null means the folder of that file."""
     path_column: Annotated[str, Field(min_length=1), AS_TYPED]
     """Column of a CSV list with the path of the image."""
@@ -97,7 +105,7 @@ class _ListCall(Section):
     @classmethod
     def _known(cls, encoding: str) -> str:
         try:
-            "".encode(encoding)  # Knows those of text alone, where codecs.lookup would also take hex and the like.
+            "".encode(encoding)  # accepts text encodings only; codecs.lookup also knows hex and the like
         except LookupError:
             raise ValueError("no such encoding; usual ones are utf-8, cp1252, gbk, shift_jis") from None
         return encoding
@@ -106,6 +114,8 @@ class _ListCall(Section):
 class DatasetImportCall(_ListCall):
     """`python -m runner dataset import input=PATH output=DIR`."""
 
+    input: Annotated[str, Field(min_length=1), AS_TYPED]
+    """The images to read: a path, or the https:// address of a zip or tar archive to download."""
     format: Literal["auto", "folder", "zip", "tar", "csv", "coco"]
     """What the input is; auto looks at its content, then at its name. tar may be compressed by gzip, bzip2 or xz."""
     class_from: Literal["top", "parent"]
@@ -118,9 +128,48 @@ class DatasetImportCall(_ListCall):
     workers: Literal["auto"] | Annotated[int, Field(ge=0, le=256)]
     """Processes that check whether images can be decoded; auto: one per core; 0: none beside this one."""
     max_expansion: Annotated[float, Field(ge=1)]
-    """How many times larger than itself an archive may become; images hardly shrink, bombs do."""
+    """Largest ratio of an archive's unpacked to its packed size; images hardly shrink, decompression bombs do."""
     max_unpacked_gib: Annotated[float, Field(gt=0)]
     """GiB that an archive may hold in all."""
+    sha256: Annotated[str | None, AS_TYPED]
+    """SHA-256 of the input file, in hexadecimal; another file is refused. null: not checked; http:// requires it."""
+    max_download_gib: Annotated[float, Field(gt=0)]
+    """Largest download in GiB."""
+
+    @field_validator("input")
+    @classmethod
+    def _path_or_archive(cls, text: str) -> str:
+        if scheme_of(text) not in ("http", "https"):
+            return refuse_address(text)
+        try:
+            parts = urlsplit(text.strip())
+            is_address = bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number, half an IPv6 address
+            is_address = False
+        if not is_address:
+            raise ValueError("is no address; expected https://HOST/PATH")
+        if parts.scheme == "http" and parts.username is not None:
+            raise ValueError("would send the password unencrypted; type the https:// address")
+        return text
+
+    @field_validator("format")
+    @classmethod
+    def _archive_of_address(cls, kind: str, info: ValidationInfo) -> str:
+        if kind not in ("auto", "zip", "tar") and scheme_of(info.data.get("input", "")):
+            raise ValueError("at an address, only zip and tar archives are read; download it, and give the local path")
+        return kind
+
+    @field_validator("sha256")
+    @classmethod
+    def _digest(cls, digest: str | None, info: ValidationInfo) -> str | None:
+        if digest is None and scheme_of(info.data.get("input", "")) == "http":
+            raise ValueError(
+                "over http:// others on the network can replace the file; type the https:// address, or the "
+                "sha256=… that its publisher names"
+            )
+        if digest is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+            raise ValueError("must be 64 hexadecimal digits, such as sha256sum prints them")
+        return digest and digest.lower()
 
 
 class DatasetSplitCall(_ListCall):
@@ -147,19 +196,19 @@ class DatasetSplitCall(_ListCall):
         return test_fraction
 
 
-class DatasetCheckCall(Section):
+class DatasetCheckCall(ConfigSection):
     """`python -m runner dataset check [overrides]`."""
 
     strict: bool
     """End with exit code 2 when something is found."""
-    output: Annotated[str | None, AS_TYPED]
+    output: Annotated[LocalPath | None, AS_TYPED]
     """Folder for check.json and quarantine.csv; null makes a new one under OUTPUT_DIR/checks."""
 
 
-class DatasetShowCall(Section):
+class DatasetShowCall(ConfigSection):
     """`python -m runner dataset show output=FILE.png [overrides]`."""
 
-    output: Annotated[str, Field(min_length=1), AS_TYPED]
+    output: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """The PNG that is written; it must not exist yet."""
     num_images: Annotated[int, Field(ge=1, le=200)]
     """Images of the training split, taken from each class in turn; one per row."""
@@ -169,8 +218,8 @@ class DatasetShowCall(Section):
     """The first of these epochs, counted from 1 as in metrics.jsonl."""
 
 
-class DoctorRules(Section):
-    """What is tried."""
+class DoctorRules(ConfigSection):
+    """What doctor measures."""
 
     measure: bool
     """Train a few steps on the real data, and keep nothing of them; false looks at the machine only."""
@@ -180,28 +229,47 @@ class DoctorRules(Section):
     """Also measure whether trainer.compile pays, which takes a minute or so."""
 
 
-class DoctorCall(Section):
+class DoctorCall(ConfigSection):
     """`python -m runner doctor`."""
 
     format: Literal["table", "json"]
-    """For people or for scripts."""
+    """A table for people, or JSON for scripts."""
     doctor: DoctorRules
-    """What is tried."""
+    """What doctor measures."""
 
 
-class ExportCall(Section):
+class InitRules(ConfigSection):
+    """What the first experiment is made from."""
+
+    data: Annotated[LocalPath | None, AS_TYPED]
+    """A folder of class folders, or one with train/ and perhaps val/ and test/: the experiment is filled in from a look
+    at them, which only reads; null: the experiment is on the digits."""
+    measure: bool
+    """Choose data.batch_size by a short training on these images with several sizes; false: do not train."""
+
+
+class InitCall(ConfigSection):
+    """`python -m runner init output=FOLDER`."""
+
+    output: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """Folder of the project; it may exist, its files of these names must not."""
+    init: InitRules
+    """What the first experiment is made from."""
+
+
+class ValidateCall(ConfigSection):
+    """`python -m runner validate`."""
+
+    config_only: bool
+    """Check the config alone, neither data nor model nor machine: for a machine without the data, as in CI."""
+
+
+class ExportCall(_TrainedCall):
     """`python -m runner export run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1), AS_TYPED]
-    """The run folder whose model is exported."""
-    checkpoint: Annotated[str, Field(min_length=1), AS_TYPED]
-    """Which checkpoint: best, last, or its name, such as 0004-00000360."""
-    weights: Literal["auto", "raw", "ema"]
-    """Of a checkpoint that has both (trainer.ema_decay): raw, as the optimizer left them, or ema, their moving average.
-    auto: of best those that were the best, of any other the average."""
     format: Literal["onnx", "torch_export", "torchscript"]
     """ONNX; torch.export's .pt2; or TorchScript, which PyTorch has deprecated."""
-    output: Annotated[str | None, AS_TYPED]
+    output: Annotated[LocalPath | None, AS_TYPED]
     """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt."""
     include_preprocessing: bool
     """True: uint8 images N × size × size × 3 in, already resized and cropped, probabilities out. False: normalised
@@ -210,20 +278,20 @@ class ExportCall(Section):
     """Smallest share of validation images whose first guess must be PyTorch's; below it no file is kept."""
 
 
-class ReportCall(Section):
+class ReportCall(ConfigSection):
     """`python -m runner report run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1), AS_TYPED]
-    """The folder of the run, or of the sweep, that is explained."""
-    output: Annotated[str | None, AS_TYPED]
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The run folder or sweep folder that is explained."""
+    output: Annotated[LocalPath | None, AS_TYPED]
     """The HTML file to write, which must not exist; null means RUN/report.html, which is replaced."""
 
 
-class RunsListCall(Section):
+class RunsListCall(ConfigSection):
     """`python -m runner runs list`."""
 
-    root: Annotated[str, Field(min_length=1), AS_TYPED]
-    """Folder at and under which runs are looked for."""
+    root: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """Folder that is searched for runs, with all folders in it."""
     status: Literal["running", "completed", "stopped", "failed", "pruned", "died", "damaged", "queued"] | None
     """Only runs of this status; died: it says running, but no process is left; damaged: run.json can't be read."""
     model: Annotated[str | None, AS_TYPED]
@@ -231,33 +299,35 @@ class RunsListCall(Section):
     data: str | None
     """Only runs on this data, such as digits, CIFAR10 or folder, or on this data.root; a pattern."""
     limit: Annotated[int, Field(ge=1)] | None
-    """At most so many, the newest."""
+    """Show at most this many, the newest."""
     format: Literal["table", "json"]
     """A table for people, or JSON for programs."""
 
 
-class RunsDiffCall(Section):
+class RunsDiffCall(ConfigSection):
     """`python -m runner runs diff a=DIR b=DIR`."""
 
-    a: Annotated[str, Field(min_length=1), AS_TYPED]
+    a: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """One run folder."""
-    b: Annotated[str, Field(min_length=1), AS_TYPED]
+    b: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """The other run folder."""
     format: Literal["table", "json"]
     """Tables for people, or JSON for programs."""
 
 
-class RunsRepeatCall(Section):
+class RunsRepeatCall(ConfigSection):
     """`python -m runner runs repeat run=DIR`."""
 
-    run: Annotated[str, Field(min_length=1), AS_TYPED]
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """The run folder whose config a new run takes."""
 
 
-# By command; a command that is not here takes the config of an experiment and nothing else.
-CALLS: dict[str, type[Section]] = {
+# By command; the others take the config of an experiment and nothing else.
+CALLS: dict[str, type[ConfigSection]] = {
     "resume": ResumeCall,
     "doctor": DoctorCall,
+    "init": InitCall,
+    "validate": ValidateCall,
     "evaluate": EvaluateCall,
     "predict": PredictCall,
     "export": ExportCall,
@@ -270,10 +340,12 @@ CALLS: dict[str, type[Section]] = {
     "dataset show": DatasetShowCall,
     "dataset split": DatasetSplitCall,
 }
-# What else these commands take; the others lay it over the saved config of a run.
-TAKES_EXPERIMENT = frozenset({"dataset check", "dataset show", "doctor"})
-TAKES_NOTHING_ELSE = frozenset({"predict", "report", "runs list", "runs diff", "dataset import", "dataset split"})
-# Groups and keys of the saved config of which these take others, as the model is trained already; the rest is refused.
+# What these commands do with other keys; the rest of the commands in CALLS apply them to the saved config of a run.
+TAKES_EXPERIMENT = frozenset({"validate", "dataset check", "dataset show", "doctor"})
+TAKES_NOTHING_ELSE = frozenset(
+    {"init", "predict", "report", "runs list", "runs diff", "dataset import", "dataset split"}
+)
+# Groups and keys of the saved config that these commands may change; others are refused, as the model is trained.
 LAID_OVER: dict[str, tuple[str, ...]] = {
     "evaluate": ("data", "trainer", "dist"),
     "export": ("data.root", "data.train", "data.val", "data.test"),

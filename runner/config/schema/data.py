@@ -16,11 +16,12 @@ from runner.config.schema.base import (
     RESULT,
     START,
     TRAINING,
-    Section,
+    ConfigSection,
+    LocalPath,
 )
 from runner.config.schema.transforms import Normalize, Size, Transform
 
-# Names of torchvision.datasets that `runner/data/sources/torchvision.py` knows how to read.
+# The classes of torchvision.datasets that `runner/data/sources/torchvision.py` reads.
 TorchvisionDatasetName = Literal[
     "CIFAR10",
     "CIFAR100",
@@ -37,24 +38,20 @@ TorchvisionDatasetName = Literal[
     "STL10",
     "SVHN",
 ]
-
-
-# Where Pillow itself refuses: twice its Image.MAX_IMAGE_PIXELS.
+# Pillow's own limit: twice its Image.MAX_IMAGE_PIXELS.
 MOST_PIXELS = 178_956_970
-
-
 FingerprintExtent = Literal["names", "sampled", "full"]
 
 
-class _Data(Section):
-    root: Annotated[str | None, IMAGES, AS_TYPED]
+class _Data(ConfigSection):
+    root: Annotated[LocalPath | None, IMAGES, AS_TYPED]
     """Folder of the data set; null where the source has a folder of its own (the cache folder)."""
-    train: Annotated[str | None, IMAGES, AS_TYPED]
+    train: Annotated[LocalPath | None, IMAGES, AS_TYPED]
     """Folder of the training split, or its CSV file; null means ROOT/train."""
-    val: Annotated[str | None, IMAGES, AS_TYPED]
+    val: Annotated[LocalPath | None, IMAGES, AS_TYPED]
     """Folder or CSV file of the validation split; null means ROOT/val if there is one, else a share of the training
     split."""
-    test: Annotated[str | None, IMAGES, AS_TYPED]
+    test: Annotated[LocalPath | None, IMAGES, AS_TYPED]
     """Folder or CSV file of the test split; null means ROOT/test if there is one."""
     val_fraction: Annotated[float, Field(gt=0, lt=1), RESULT]
     """Share of each class's training images that is set aside for validation where there is no validation split."""
@@ -84,7 +81,7 @@ class _Data(Section):
     where it changes no pixel of a whole decoding: the images of evaluation, and those of training where nothing about
     them is random (on the device), up to 256 MiB each; on Linux other files of training, up to 1 GiB, in memory as far
     as it is free."""
-    exclude: Annotated[str | None, IMAGES, AS_TYPED]
+    exclude: Annotated[LocalPath | None, IMAGES, AS_TYPED]
     """A list of images to leave out of all splits: CSV with a column `path`, as `dataset check` writes it, or text with
     one path per line; absolute, or relative to data.root (where that is null, to the folder of the list)."""
     on_bad_image: Annotated[Literal["error", "skip"], AHEAD]
@@ -92,7 +89,7 @@ class _Data(Section):
     max_bad_fraction: Annotated[float, Field(ge=0, lt=1), AHEAD]
     """With skip, the largest share of a split (per epoch) that may be bad; more ends the run."""
     max_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS), RESULT]
-    """Largest width × height of an image file; larger ones are bad images, told by their header before anything is
+    """Largest width × height of an image file; larger ones are bad images, found by their header before anything is
     decoded. Decoding takes up to about 12 bytes per pixel."""
     balance: Annotated[Literal["none", "loss_weights", "sampler"], TRAINING]
     """Against classes of different sizes: weigh each image's loss by n / (K · n_c), for n images in K classes, n_c of

@@ -8,12 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from runner.config.schema.base import AHEAD, NONE, PLACE, Section
+from runner.config.schema.base import AHEAD, NONE, PLACE, ConfigSection
 
 _HOST_AND_PORT = re.compile(r"(?:tcp://)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(?P<port>\d{1,5})")
-
-
-# What other keys say, or what a run could not go on without; as sbatch spells it.
+# sbatch's parameters that other keys or the runner itself set.
 _SET_BY = {
     "nodes": "dist.nodes",
     "ntasks": "dist.nodes and dist.procs_per_node",
@@ -27,8 +25,8 @@ _SET_BY = {
     "mem": "dist.slurm.mem",
     "job-name": "dist.slurm.job_name",
     "signal": "dist.slurm.warning_seconds",
-    "requeue": "the runner: a job that SLURM interrupts goes on where it was",
-    "no-requeue": "the runner: a job that SLURM interrupts goes on where it was",
+    "requeue": "the runner: a job that SLURM interrupts is resumed",
+    "no-requeue": "the runner: a job that SLURM interrupts is resumed",
     "output": "the runner: logs go into the run folder",
     "error": "the runner: logs go into the run folder",
     "open-mode": "the runner: logs go into the run folder",
@@ -38,7 +36,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
-class SlurmConfig(Section):
+class SlurmConfig(ConfigSection):
     """What dist=slurm asks SLURM for; without meaning for the other launchers."""
 
     job_name: Annotated[str, Field(min_length=1)]
@@ -50,18 +48,17 @@ class SlurmConfig(Section):
     constraint: str | None
     """Features that the nodes must have, such as a100; null for any node."""
     time_minutes: Annotated[int, Field(ge=1)]
-    """Time limit of the job. A run that needs longer saves itself before the limit and goes on in the queue's next
-    allocation."""
+    """Time limit of the job. A run that needs longer saves a checkpoint before the limit, is requeued and resumes."""
     gpus_per_node: Annotated[int, Field(ge=0)]
     """GPUs on each node; 0 trains on CPUs. With dist.procs_per_node=auto also the number of processes. Where extra.gres
     names GPUs, their kind and number are asked for by that alone."""
     cpus_per_task: Annotated[int, Field(ge=1)] | None
-    """CPUs for each process and its loader processes; null leaves it to the cluster, where it is often 1."""
+    """CPUs for each process and its loader processes; null leaves it to the cluster, whose default is often 1."""
     mem: str | None
     """Memory of each node in SLURM's notation, such as 64G; null leaves it to the cluster."""
     warning_seconds: Annotated[int, Field(ge=10, le=65535)]
-    """How long before the time limit SLURM sends SIGUSR1, upon which the run saves itself; SLURM may send it up to a
-    minute earlier."""
+    """How long before the time limit SLURM sends SIGUSR1, on which the run saves a checkpoint; SLURM may send it up
+    to a minute earlier."""
     setup: tuple[str, ...]
     """Shell commands that the job runs first on its first node, such as [module load cuda]. Those of an experiment are
     taken where dist=slurm, or this key, is typed on the command line."""
@@ -70,13 +67,13 @@ class SlurmConfig(Section):
     null and false leave one out."""
 
     def __hash__(self) -> int:
-        # As of any section; only the dict has none by itself.
+        # A dict has no hash.
         return hash(self.model_dump_json())
 
     @field_validator("job_name", "partition", "account", "constraint")
     @classmethod
     def _is_one_line(cls, text: str | None) -> str | None:
-        # Into the job's script, where a second line would be a command.
+        # In the job's script a second line would be a command.
         if text is not None and _CONTROL.search(text):
             raise ValueError("must be one line without control characters")
         return text
@@ -109,7 +106,7 @@ class SlurmConfig(Section):
         return extra
 
 
-class DistConfig(Section):
+class DistConfig(ConfigSection):
     """How many processes on how many machines, and how they find each other."""
 
     launcher: Annotated[Literal["auto", "inline", "elastic", "adopted", "submitted"], NONE]
@@ -123,28 +120,28 @@ class DistConfig(Section):
     backend: Annotated[Literal["auto", "nccl", "gloo"], NONE]
     """Library that exchanges gradients; auto takes nccl with CUDA and gloo otherwise."""
     rendezvous: Annotated[str | None, NONE]
-    """host:port where the machines meet; needed when nodes > 1 and no scheduler gives it. Where others have started the
-    processes, tcp://host:port, file:///shared/path or env:// (MASTER_ADDR and MASTER_PORT)."""
+    """host:port of the rendezvous; needed when nodes > 1 and no scheduler gives it. Where torchrun, srun or the like
+    has started the processes: tcp://host:port, file:///shared/path or env:// (MASTER_ADDR and MASTER_PORT)."""
     node_rank: Annotated[Annotated[int, Field(ge=0)] | None, PLACE]
     """Number of this machine, from 0; null lets the rendezvous choose. Machine 0 is the one that rendezvous names."""
     max_restarts: Annotated[int, Field(ge=0), NONE]
-    """Times that the elastic agent starts all processes again after one has died; each attempt goes on from the newest
-    checkpoint. A stop on request and a named error are no reason to restart."""
+    """Times that the elastic agent restarts all processes after one has died; each attempt resumes from the newest
+    checkpoint. After a stop on request or a named error it does not restart."""
     sync_batchnorm: Annotated[bool, AHEAD]
     """Compute BatchNorm's statistics over the images of all processes, not of each (needs CUDA; slower)."""
     timeout_seconds: Annotated[float, Field(gt=0), NONE]
     """Longest wait in one exchange between processes."""
     rendezvous_timeout_seconds: Annotated[float, Field(gt=0), NONE]
-    """Longest wait for the other machines or processes at the start; they may come in any order."""
+    """Longest wait for the other machines or processes at the start; they may start in any order."""
     stall_timeout_seconds: Annotated[Annotated[float, Field(gt=0)] | None, NONE]
-    """Longest time that a process may go without a step before its stacks are written to its log and the run ends
-    (null = off); a run of one process may take as long as it likes."""
+    """Longest time of a process without a step, after which its stacks are written to its log and the run ends (null =
+    off); without effect in a run of one process."""
     slurm: Annotated[SlurmConfig, NONE]
     """What dist=slurm asks SLURM for; without meaning for the other launchers."""
 
     @field_validator("rendezvous")
     @classmethod
-    def _place_to_meet(cls, rendezvous: str | None) -> str | None:
+    def _is_an_address(cls, rendezvous: str | None) -> str | None:
         if rendezvous is None or rendezvous == "env://" or re.fullmatch(r"file:///\S+", rendezvous):
             return rendezvous
         match = _HOST_AND_PORT.fullmatch(rendezvous)

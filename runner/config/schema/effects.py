@@ -1,4 +1,4 @@
-"""What the marks of the schema's fields come to: the effect of each key, and which changes a resumed run survives."""
+"""The effect of each config key, from the marks of the schema, and which changes a resumed run may have."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pydantic import BaseModel
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema import Config
 from runner.config.schema.base import AS_TYPED, RESULT, Effect, variants_of
-from runner.config.schema.judge import did_you_mean, known_keys
+from runner.config.schema.validation import did_you_mean, known_keys
 
 
 @cache
 def effects() -> Mapping[str, Effect]:
-    """The effect of each key, and of each group that has one, by full key; those of all options of a group.
+    """The effect of each key, and of each marked group, by full key, over all options of the groups.
 
     Raises:
-        AssertionError: a field and its group have no mark, or options of a group mark a key differently.
+        AssertionError: neither a field nor its group has a mark, or options of a group mark a key differently.
     """
     found: dict[str, Effect] = {}
     for key, effect in _marked(Config, "", None):
@@ -31,7 +31,7 @@ def _marked(section: type[BaseModel], prefix: str, inherited: Effect | None) -> 
     for name, field in section.model_fields.items():
         own = next((mark for mark in field.metadata if isinstance(mark, Effect)), inherited)
         variants = variants_of(field.annotation)
-        assert own is not None or variants, f"{prefix}{name} bears no mark of its effect"
+        assert own is not None or variants, f"{prefix}{name} has no mark of its effect"
         if own is not None:
             yield f"{prefix}{name}", own
         for variant in variants:
@@ -39,7 +39,7 @@ def _marked(section: type[BaseModel], prefix: str, inherited: Effect | None) -> 
 
 
 def effect_of(key: str) -> Effect:
-    """The effect of a key, or of the nearest section above it that has one; a key that is not known counts."""
+    """The effect of a key or of the nearest marked section above it; RESULT for an unknown key."""
     while key and key not in effects():
         key = key.rpartition(".")[0]
     return effects()[key] if key else RESULT
@@ -54,43 +54,48 @@ def keys_as_typed(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from keys_as_typed(variant, f"{prefix}{name}.")
 
 
-def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow: Sequence[str]) -> list[str]:
-    """Decide whether a run may go on with another config.
+def check_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow: Sequence[str]) -> list[str]:
+    """Check whether a run may be resumed with another config.
 
     Args:
         saved: the config of the run so far.
-        wanted: the config to go on with.
+        wanted: the config to resume with.
         finished_epochs: epochs that the run has finished.
-        allow: keys or groups whose change the user wants although it changes the meaning of the run.
+        allow: resume.allow: keys or groups that may change although they change the result.
 
     Returns:
-        What the log should say about allowed changes.
+        Messages about the allowed changes, for the log.
 
     Raises:
-        ConfigError: with each change that breaks the meaning of the run.
+        ConfigError: with each change that is not allowed.
     """
     notes: list[str] = []
     problems = list(_unknown(allow, wanted))
-    # As they are saved: what comes from the environment may be a secret, and where it may change, it does no harm.
+    # Compared as saved, where values of the environment, which may be secrets, are references.
     for key, old, new in changes(saved.to_save(), wanted.to_save()):
         change = f"{key}: {old} → {new}"
         if key == "trainer.epochs":
             if wanted.trainer.epochs < finished_epochs:
                 message = f"the run has already finished {finished_epochs} epochs; give at least as many"
                 problems.append(Problem(key=key, value=new, has_value=True, message=message))
-            notes.append(change + _curve(wanted))
+            is_constant = wanted.schedule.name == "constant"
+            stretched = (
+                f"; the curve of the {wanted.schedule.name} schedule is stretched over {wanted.trainer.epochs} epochs, "
+                "so the learning rate jumps here"
+            )
+            notes.append(change if is_constant else change + stretched)
             continue
         match "free" if _is_under(key, allow) and effect_of(key).on_resume != "never" else effect_of(key).on_resume:
             case "free":
                 notes.append(change)
             case "other bits":
-                notes.append(f"{change}: the run goes on, but not with the same bits as without a stop")
+                notes.append(f"{change}: the results will not be bitwise those of a run without a stop")
             case "never":
-                message = f"the run was started with {old}, and its checkpoints can't go on with another value"
+                message = f"the run was started with {old}, and its checkpoints don't fit another value"
                 problems.append(Problem(key=key, value=new, has_value=True, message=message, hint="start a new run"))
             case "asked":
                 message = f"the run was started with {old}; another value changes what it means"
-                hint = f"start a new run, or say that you want it with 'resume.allow=[{key}]'"
+                hint = f"start a new run, or allow the change with 'resume.allow=[{key}]'"
                 problems.append(Problem(key=key, value=new, has_value=True, message=message, hint=hint))
     if problems:
         raise ConfigError(problems)
@@ -98,7 +103,7 @@ def judge_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow:
 
 
 def changes(old: Any, new: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - plain values
-    """Every key with another value, as (key, old value, new value); a key that one side lacks has None there."""
+    """Yield (key, old value, new value) for each key that differs; None stands for a missing key."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in [*old, *(name for name in new if name not in old)]:
             yield from changes(old.get(name), new.get(name), f"{key}.{name}" if key else str(name))
@@ -116,12 +121,3 @@ def _unknown(allow: Sequence[str], wanted: Config) -> Iterator[Problem]:
 
 def _is_under(key: str, allowed: Sequence[str]) -> bool:
     return any(key == item or key.startswith(f"{item}.") for item in allowed)
-
-
-def _curve(wanted: Config) -> str:
-    if wanted.schedule.name == "constant":
-        return ""
-    return (
-        f"; the curve of the {wanted.schedule.name} schedule is stretched over {wanted.trainer.epochs} epochs, so the "
-        "learning rate jumps here"
-    )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import AS_TYPED, Section
+from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
 
 ResNetName = Literal[
     "resnet18",
@@ -22,7 +22,7 @@ ResNetName = Literal[
 ]
 DenseNetName = Literal["densenet121", "densenet161", "densenet169", "densenet201"]
 
-# What torchvision offers for our named models; a test compares this table with torchvision's own.
+# torchvision's weights of these models; a test compares this table with torchvision's own.
 WEIGHTS_OF: dict[str, tuple[str, ...]] = {
     "resnet18": ("IMAGENET1K_V1",),
     "resnet34": ("IMAGENET1K_V1",),
@@ -43,12 +43,12 @@ WEIGHTS_FILE_SUFFIXES = (".safetensors", ".pth", ".pt")
 
 
 def is_weights_file(weights: str) -> bool:
-    """Whether `model.weights` means a file rather than one of torchvision's weights names."""
+    """Whether `model.weights` is a file rather than one of torchvision's weights names."""
     return weights.endswith(WEIGHTS_FILE_SUFFIXES) or "/" in weights or "\\" in weights
 
 
-class _Model(Section):
-    weights: Annotated[str | None, AS_TYPED]
+class _Model(ConfigSection):
+    weights: Annotated[LocalPath | None, AS_TYPED]
     """Where training starts: null (from scratch), one of torchvision's weights names (IMAGENET1K_V1, DEFAULT or
     ResNet18_Weights.IMAGENET1K_V1), or a local .safetensors, .pth or .pt file. A pretrained head is replaced."""
 

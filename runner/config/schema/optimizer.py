@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import START, Section
+from runner.config.schema.base import START, ConfigSection
 
 
-class _Optimizer(Section):
+class _Optimizer(ConfigSection):
     lr: Annotated[float, Field(gt=0)]
     """Peak learning rate for one process."""
     lr_scaling: Literal["linear", "none"]
@@ -26,7 +26,7 @@ class SGDConfig(_Optimizer):
     name: Annotated[Literal["sgd"], START]
     """Which optimizer; set by the option of the group."""
     momentum: Annotated[float, Field(ge=0, lt=1)]
-    """Share of the last update that is carried on."""
+    """Share of the last update that is added to the next one."""
     nesterov: bool
     """Nesterov's form of momentum."""
 

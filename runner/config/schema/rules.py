@@ -1,4 +1,4 @@
-"""Rules between fields, judged on the values as composed, so that one mistake never hides another."""
+"""Rules between fields, checked on composed values, so that an invalid field does not hide other mistakes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runner.config.schema.transforms import FIXED_NAMES, RANDOM_NAMES
 
 
 class Values:
-    """Reads the composed values by full key; a value of a wrong type is the schema's business and reads as None."""
+    """Reads composed values by full key; a value of a wrong type, which the schema reports, reads as None."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     def get(self, key: str) -> Any:  # noqa: ANN401 - whatever the user wrote
-        """The value under a dotted key, or None where any part of the way is missing."""
+        """The value under a dotted key; None where it is missing."""
         node: Any = self._values
         for part in key.split("."):
             if not isinstance(node, Mapping) or part not in node:
@@ -27,12 +27,12 @@ class Values:
         return node
 
     def number(self, key: str) -> float | None:
-        """The value where it is a number (true is none)."""
+        """The value if it is a number (not a bool)."""
         value = self.get(key)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def text(self, key: str) -> str | None:
-        """The value where it is a text."""
+        """The value if it is a text."""
         value = self.get(key)
         return value if isinstance(value, str) else None
 
@@ -104,7 +104,7 @@ def _evaluation_draws_nothing(values: Values) -> Iterator[Problem]:
                 key=f"data.eval_transforms.{number}.name",
                 value=entry["name"],
                 has_value=True,
-                message="draws at random, but evaluation and the packaged model must treat an image always the same; "
+                message="is random, but evaluation and the packaged model must be deterministic; "
                 f"allowed: {', '.join(FIXED_NAMES)}",
                 hint="move it to data.train_transforms",
             )
@@ -119,20 +119,19 @@ def _normalize_comes_last(values: Values) -> Iterator[Problem]:
                 key=f"{key}.{number}.name",
                 value="normalize",
                 has_value=True,
-                message="must be the last entry: it is done on the device, when all others are done",
+                message="must be the last entry: it is done on the device, after all others",
             )
     (train, evaluation), (in_train, in_evaluation) = lists.values(), (is_last[-1:] for is_last in places.values())
     if [True] in (in_train, in_evaluation) and not (in_train == in_evaluation and train[-1] == evaluation[-1]):
         yield Problem(
             key="data.eval_transforms",
-            message="normalize must end both lists, data.train_transforms too, with the same values: a model has to "
-            "see pixels always on one scale",
+            message="normalize must end both lists, data.train_transforms too, with the same values: a model must "
+            "always see pixels on the same scale",
             hint="or write it once, as data.normalize",
         )
 
 
 def _entries(values: Values, key: str) -> list[Mapping[str, Any]]:
-    """The entries of a list that are groups of keys."""
     found = values.get(key)
     return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
 
@@ -145,7 +144,7 @@ def _folder_has_a_place(values: Values) -> Iterator[Problem]:
 
 
 def _digits_bring_their_own(values: Values) -> Iterator[Problem]:
-    # A saved config holds the full paths of the cache folder, `train` among them; here somebody has typed a root.
+    # A saved config has full paths in the cache folder, data.train among them; without it the user has typed a root.
     root = values.text("data.root")
     if values.get("data.source") == "digits" and root is not None and values.get("data.train") is None:
         yield values.problem(
@@ -218,9 +217,7 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _several_metrics_fit,
     _bandit_has_one_slack,
 )
-
-
-# They bind whoever trains; a trained model may be evaluated on single images, or on one folder.
+# These don't apply to a trained model, which may be evaluated on single images, or on one folder.
 TRAINING_RULES = frozenset(
     {
         _warmup_is_shorter_than_training,
@@ -233,7 +230,7 @@ TRAINING_RULES = frozenset(
 
 
 def find_conflicts(values: Mapping[str, Any], *, is_trained: bool = False) -> list[Problem]:
-    """All broken rules between fields of composed values; of a trained model only those that still matter."""
+    """The problems of all rules; of a trained model without :data:`TRAINING_RULES`."""
     reader = Values(values)
     rules = [rule for rule in RULES if not is_trained or rule not in TRAINING_RULES]
     return [problem for rule in rules for problem in rule(reader)]

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import Section
+from runner.config.schema.base import ConfigSection
 
 
-class _Schedule(Section):
+class _Schedule(ConfigSection):
     warmup_epochs: Annotated[float, Field(ge=0)]
     """Epochs of linear warm-up from start_lr to the peak; fewer than trainer.epochs."""
     start_lr: Annotated[float, Field(ge=0)]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from runner.config.schema.base import AS_TYPED, Section
+from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
 
 Metric = Literal[
     "val_top1",
@@ -22,9 +22,9 @@ Scalar = bool | int | float | str | None
 _LOWER_IS_BETTER = ("val_loss", "train_loss", "epoch_seconds")
 
 
-class _Space(Section):
+class _Space(ConfigSection):
     when: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Only where these keys of the sweep, which stand before, have this value, or one of a list."""
+    """Search this key only where these keys of the sweep, listed before it, have this value or one of a list."""
 
 
 class ChoiceSpace(_Space):
@@ -48,7 +48,7 @@ class _Range(_Space):
 
 
 class UniformSpace(_Range):
-    """Evenly spread over low … high; loguniform: its logarithm is."""
+    """Uniform over low … high; loguniform: its logarithm is uniform."""
 
     kind: Literal["uniform", "loguniform"]
 
@@ -61,7 +61,7 @@ class QuantizedUniformSpace(_Range):
 
 
 class NormalSpace(_Space):
-    """The bell curve around mu; lognormal: the logarithm of the value has it."""
+    """A normal distribution; lognormal: of the logarithm of the value."""
 
     kind: Literal["normal", "lognormal"]
     mu: float
@@ -83,42 +83,41 @@ Space = Annotated[
 ]
 
 
-class PruningConfig(Section):
-    """When and how strictly sweep.pruner judges."""
+class PruningConfig(ConfigSection):
+    """When and how strictly sweep.pruner ends trials."""
 
     evaluation_interval: Annotated[int, Field(ge=1)]
-    """Epochs between two judgements of a trial."""
+    """Epochs between two decisions on a trial."""
     delay_evaluation: Annotated[int, Field(ge=0)]
-    """Epochs of a trial before its first judgement."""
+    """Epochs of a trial before the first decision on it."""
     startup_trials: Annotated[int, Field(ge=0)]
-    """Trials that must have ended before any is judged (median, percentile)."""
+    """Trials that must have ended before any is pruned (median, percentile)."""
     percentile: Annotated[float, Field(gt=0, lt=100)]
-    """percentile: the share of trials, in percent, that may go on."""
+    """percentile: the share of trials, in percent, that continue."""
     slack_factor: Annotated[float, Field(gt=0)] | None
     """bandit: allowed distance to the best of all trials as a ratio; either this or slack_amount."""
     slack_amount: Annotated[float, Field(gt=0)] | None
     """bandit: allowed distance to the best of all trials in the units of the metric."""
     truncation_percent: Annotated[float, Field(gt=0, lt=100)]
-    """truncation: the share of the running trials, in percent, that ends at each judgement."""
+    """truncation: the share of the running trials, in percent, that is ended at each decision."""
     min_epochs: Annotated[int, Field(ge=1)]
-    """successive_halving and hyperband: epochs until the first judgement."""
+    """successive_halving and hyperband: epochs until the first decision."""
     reduction_factor: Annotated[int, Field(ge=2)]
-    """successive_halving and hyperband: one in so many trials goes on."""
+    """successive_halving and hyperband: one in this many trials continues."""
 
 
-class SweepConfig(Section):
-    """What a multirun (-m) searches, how many trials at once, and what ends them early."""
+class SweepConfig(ConfigSection):
+    """What a sweep (-m) searches, how many trials run at once, and what ends them early."""
 
-    dir: Annotated[str | None, AS_TYPED]
-    """Folder of a sweep; null makes a new one under OUTPUT_DIR/sweeps. An existing one goes on: only what is missing
-    runs."""
+    dir: Annotated[LocalPath | None, AS_TYPED]
+    """Folder of a sweep; null makes a new one under OUTPUT_DIR/sweeps. In an existing one, only missing trials run."""
     parallel: Literal["auto"] | Annotated[int, Field(ge=1)]
     """Trials at once, among which GPUs and cores are divided; auto takes as many as there are GPUs, or cores, for the
     processes of a trial."""
     dry_run: bool
     """Show the trials and start none."""
     on_failure: Literal["continue", "stop", "retry"]
-    """After a failed trial: go on with the others; stop the sweep; or start it again from its newest checkpoint."""
+    """After a failed trial: continue with the others; stop the sweep; or restart it from its newest checkpoint."""
     max_failures: Annotated[int, Field(ge=0)] | None
     """Failed trials after which the sweep is stopped (null = no limit)."""
     max_retries: Annotated[int, Field(ge=0)]
@@ -126,9 +125,9 @@ class SweepConfig(Section):
     zip: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...]
     """Keys whose values are paired instead of combined, such as [[optimizer.lr,data.batch_size]]."""
     metric: Metric | Annotated[tuple[Metric, ...], Field(min_length=1)] | None
-    """What is to become best, over the epochs of a trial; several for a trade-off; null is trainer.monitor."""
+    """Metric to optimize, its best over the epochs of a trial; several for a trade-off; null is trainer.monitor."""
     direction: Literal["auto"] | Direction | tuple[Direction, ...]
-    """Whether more or less is better, for each metric; auto knows."""
+    """Whether larger or smaller is better, for each metric; auto knows."""
     num_trials: Annotated[int, Field(ge=1)]
     """Trials of a search; a grid has as many as it has combinations."""
     timeout_minutes: Annotated[float, Field(gt=0)] | None
@@ -148,15 +147,15 @@ class SweepConfig(Section):
     pruner: Literal["none", "median", "percentile", "successive_halving", "hyperband", "bandit", "truncation"]
     """Policy that ends trials early after an epoch; needs Optuna, as every search does."""
     pruning: PruningConfig
-    """When and how strictly it judges."""
+    """When and how strictly the pruner ends trials."""
 
     def __hash__(self) -> int:
-        """As every other part of a config, though it holds dicts."""
+        # A dict has no hash.
         return hash(self.model_dump_json())
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """For each metric, whether more or less is better."""
+        """For each metric, whether larger or smaller values are better."""
         assert self.metric is not None, "filled in by `with_metric`"
         if self.direction == "auto":
             return tuple("minimize" if name in _LOWER_IS_BETTER else "maximize" for name in self.metrics)
@@ -164,10 +163,10 @@ class SweepConfig(Section):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What is to become best; the first one counts most."""
+        """The metrics to optimize; the best trial is chosen by the first."""
         assert self.metric is not None, "filled in by `with_metric`"
         return (self.metric,) if isinstance(self.metric, str) else self.metric
 
     def with_metric(self, monitor: Metric) -> SweepConfig:
-        """With the metric that null stands for."""
+        """Replace a metric of null by `monitor`."""
         return self if self.metric is not None else self.model_copy(update={"metric": monitor})

@@ -6,10 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from runner.config.schema.base import LAST_BITS, LENGTH, NONE, START, TRAINING, Section
+from runner.config.schema.base import LAST_BITS, LENGTH, NONE, START, TRAINING, ConfigSection
+
+TOP_K = 5
 
 
-class TrainerConfig(Section):
+def can_miss_top5(num_classes: int | None) -> bool:
+    """Whether five guesses can all be wrong; with five classes or fewer, top-5 is 1 by definition and says nothing."""
+    return num_classes is None or num_classes > TOP_K
+
+
+class TrainerConfig(ConfigSection):
     """How long, how precisely and on what to train, and what to keep."""
 
     epochs: Annotated[int, Field(ge=1), LENGTH]

@@ -1,1 +1,1 @@
-"""What is kept of a data set between epochs and runs: the index of its files, decoded images, a budget for both."""
+"""Caches of a data set: the index of its files (across runs), and decoded images (across epochs)."""

@@ -1,19 +1,17 @@
-"""Keeps the index of a large folder in the cache folder, and uses it again for as long as it is true.
+"""Caches the index of a large folder in a file, for as long as the folder is unchanged.
 
-A kept index is used only where the folder, and each folder in it that was looked into, has the identity and times that
-it had when it was listed: adding, removing or renaming an entry changes the times of the folder around it. Asking for
-them is one `stat` per folder, not per file. So an index that is used says what a new scan would say, but for:
-- a link to a file whose target has gone since: the image is listed, and named when it can't be read. Where a link was
-  broken at the scan, nothing is kept, because its target may come.
-- a file system that does not keep the times of its folders.
-Nothing is kept of a folder that was changed less than two seconds before the scan, or in the future: within the
-clock's granularity (2 s on FAT) a later change could leave the times as they are. What is in a file does not matter,
-as an index holds names; for that reason it holds no sizes of files either, which nothing cheap could hold true, and
-which cost a `stat` per image.
+A cached index is used only if the folder, and each folder below it, has the inode and times that it had at the scan:
+adding, removing or renaming an entry changes the times of its folder. This takes one `stat` per folder, not per file.
+The index then equals that of a new scan, with two exceptions:
+- A link to a file whose target was removed since is listed; reading the image raises. (A folder with a link that was
+  broken at the scan is not cached, because the target may appear later.)
+- A file system may not update the times of folders.
+A folder that was changed less than two seconds before the scan, or in the future, is not cached: within the clock's
+granularity (2 s on FAT) a later change could leave the times as they are. An index holds names only. File sizes would
+need a `stat` per image, and nothing cheap would show that they have changed.
 
-An index is a file in the format of safetensors that is mapped into memory: all processes of a machine that use it,
-loaders too, share one copy. Its time of change says when it was last used, to the day; what was not used for 90 days is
-removed when another index is kept.
+An index is a safetensors file that is mapped into memory: all processes of a machine share one copy. Its modification
+time is the day of its last use; writing an index removes those that were not used for 90 days.
 """
 
 from __future__ import annotations
@@ -38,46 +36,46 @@ from runner.base.files import locked, write_atomic
 from runner.base.untrusted import open_regular, parse_json
 from runner.data.sources.index import BROKEN_LINK, FolderIndex, LeftOut, Scan, scan, stamp_of
 
-# Raise it with whatever changes the meaning of a file, such as the list of extensions. It is part of the file's name:
-# a file of another version is not found, and is removed once it is old.
+# Increase it when the meaning of a file changes, for instance the list of extensions. It is part of the file's name:
+# files of another version are not found, and are removed after 90 days.
 _VERSION = 2
-# Smaller folders are listed faster than anything else could be done.
+# Smaller folders are listed fast enough.
 MIN_IMAGES = 10_000
 _NANOSECONDS_UNTIL_TRUSTED = 2 * 10**9
 _MOST_SECONDS_TO_WAIT = 600.0
-# An index that nobody has used for so long belongs to a folder that is gone or has changed since.
+# An index that was not used for so long belongs to a folder that is gone or has changed since.
 _SECONDS_UNTIL_FORGOTTEN = 90 * 24 * 3600.0
-# Of a file that was used, so rarely is it noted: reading should not mean writing.
+# The time of the last use is updated this rarely, so that reading seldom writes.
 _SECONDS_BETWEEN_NOTES = 24 * 3600.0
-# What the reading of a file raises that is missing, damaged or made by somebody else.
+# Errors of reading a file that is missing, damaged or of another program.
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MappedIndex(FolderIndex):
-    """An index whose arrays lie in a file; other processes map the same file instead of getting a copy."""
+    """An index whose arrays are mapped from a file; other processes map the same file instead of getting a copy."""
 
     file: Path
     digest: str
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the name of its file, and by the digest of what must be found should that be gone."""
+        """Pickled as file name and digest; if the file is gone, a new scan must have the same digest."""
         return _mapped_again, (self.file, self.digest, self.folder)
 
 
 def load_or_scan(folder: str, *, key: str, cache: Path, may_keep: bool = True) -> tuple[FolderIndex, str | None]:
-    """The index of a folder of class folders, from the cache where it is still true.
+    """The index of a folder of class folders, from the cache if the folder is unchanged.
 
-    Of several processes that start together one scans, and the others wait for what it has found.
+    Of several processes that start together one scans, and the others wait for its result.
 
     Args:
         folder: full path.
         key: the config key that names the folder, for messages.
-        cache: where indices are kept; made if need be.
-        may_keep: whether anything may be written there; else an index that is there is used, and no new one is kept.
+        cache: folder of the cached indices; created if necessary.
+        may_keep: whether a new index may be written; a cached one is used in any case.
 
     Returns:
-        The index, and what the user should know where it could not be kept.
+        The index, and a sentence for the log if it could not be cached.
 
     Raises:
         InvalidDatasetError: see :func:`runner.data.sources.index.scan_class_folders`.
@@ -90,10 +88,12 @@ def load_or_scan(folder: str, *, key: str, cache: Path, may_keep: bool = True) -
         version = _version(file)
         kept = _read_valid(file, folder)
         if kept is not None:
-            _note_use(file)
+            with suppress(OSError):  # a read-only cache can still be used
+                if time.time() - file.stat().st_mtime > _SECONDS_BETWEEN_NOTES:
+                    os.utime(file)
             return kept, None
         with _one_process_at_a_time(file) as hindrance:
-            # What another has written meanwhile is looked at outside: hundreds of processes would do it one by one.
+            # An index that another process has written meanwhile is read without the lock, by many processes at once.
             if _version(file) == version:
                 index, note = _scanned(folder, key, file)
                 break
@@ -103,7 +103,7 @@ def load_or_scan(folder: str, *, key: str, cache: Path, may_keep: bool = True) -
 
 
 def _scanned(folder: str, key: str, file: Path) -> tuple[FolderIndex, str | None]:
-    """List the folder and keep the index, if it is worth it; from the file then, so that all processes share it."""
+    """Scan the folder; cache a large index, and return it mapped from its file, so that processes share it."""
     begun_ns = time.time_ns()
     found = scan(folder, key=key)
     if len(found.index) < MIN_IMAGES or not _is_lasting(found, begun_ns):
@@ -111,13 +111,13 @@ def _scanned(folder: str, key: str, file: Path) -> tuple[FolderIndex, str | None
     try:
         _write(file, found)
     except (OSError, OutputError) as error:
-        return found.index, f"{key}: the list of files can't be kept and is made anew at each start: {error}"
+        return found.index, f"{key}: the list of files can't be cached and is made anew at each start: {error}"
     _remove_forgotten(file.parent)
     return _read_valid(file, folder) or found.index, None
 
 
 def _version(file: Path) -> tuple[int, int] | None:
-    """Changes with each writing of a file; None where there is none."""
+    """Identifies the content of a file, as each write replaces it; None if it does not exist."""
     try:
         found = file.stat()
     except OSError:
@@ -125,26 +125,20 @@ def _version(file: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_ctime_ns
 
 
-def _note_use(file: Path) -> None:
-    with suppress(OSError):  # a cache that can't be written is used all the same
-        if time.time() - file.stat().st_mtime > _SECONDS_BETWEEN_NOTES:
-            os.utime(file)
-
-
 def _remove_forgotten(cache: Path) -> None:
-    """Of a file that another process has mapped, its content stays until that ends."""
+    """A process that has mapped a file keeps its content after the removal."""
     for file in cache.glob("*.index"):
-        with suppress(OSError):  # of somebody else, or gone meanwhile: no reason for a run to fail
+        with suppress(OSError):  # another user's file, or removed meanwhile
             if time.time() - file.stat().st_mtime > _SECONDS_UNTIL_FORGOTTEN:
                 file.unlink()
 
 
 def _name(folder: str) -> str:
-    """Of its own for each folder on each machine: a home folder may be shared where local disks are not."""
+    """Different for each folder on each machine, as machines may share a home folder but not their local disks."""
     try:
         stamp = stamp_of(os.fsencode(folder))
     except OSError:
-        stamp = None  # the scan will say why
+        stamp = None  # the scan raises the error
     return hashlib.sha256(os.fsencode(folder) + repr((stamp, _VERSION)).encode()).hexdigest()[:32]
 
 
@@ -156,13 +150,13 @@ def _is_lasting(found: Scan, begun_ns: int) -> bool:
 
 @contextmanager
 def _one_process_at_a_time(file: Path) -> Iterator[str | None]:
-    """Where there can be no lock, each process scans for itself, which is as right; yields what stood in the way."""
+    """Hold a lock; without one each process scans, with the same result. Yields the reason if there is no lock."""
     lock = file.with_suffix(".lock")
     with ExitStack() as stack:
         hindrance = None
         try:
             stack.enter_context(locked(lock, wait_seconds=_MOST_SECONDS_TO_WAIT))
-            # Should another process hold it by then, a third one would scan at the same time, which is as right.
+            # If another process holds the lock by then, a third one may scan at the same time, with the same result.
             stack.callback(lock.unlink, missing_ok=True)
         except (OutputError, BlockingIOError) as error:
             hindrance = str(error)
@@ -188,7 +182,7 @@ def _write(file: Path, found: Scan) -> None:
 
 
 def _read_valid(file: Path, folder: str) -> MappedIndex | None:
-    """What is kept of this folder; None where there is nothing, or nothing that is true and whole."""
+    """The cached index of this folder; None if there is none, it is damaged, or the folder has changed."""
     try:
         index, stamps = _read(file)
         if index.folder != folder:
@@ -196,16 +190,15 @@ def _read_valid(file: Path, folder: str) -> MappedIndex | None:
         directory = os.fsencode(folder)
         if all(stamp_of(os.path.join(directory, name)) == stamp for name, stamp in stamps.items()):  # noqa: PTH118
             return index
-    except _UNREADABLE:  # or a folder is gone; in any case the data set is scanned again
-        return None
+    except _UNREADABLE:  # or a folder was removed
+        pass
     return None
 
 
 def _read(file: Path) -> tuple[MappedIndex, dict[bytes, tuple[int, ...]]]:
-    """What a file says; the caller names the errors of a damaged one.
+    """The index in a file, with its stamps; raises any of _UNREADABLE for a damaged file.
 
-    The library would copy the arrays into memory of this process. Which arrays there are, and of which type, is decided
-    here and not by the file.
+    safetensors itself would copy the arrays. Their names and types are fixed here; those in the file don't count.
     """
     with open_regular(file) as opened:
         content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
@@ -235,7 +228,7 @@ def _read(file: Path) -> tuple[MappedIndex, dict[bytes, tuple[int, ...]]]:
 
 
 def _digest(index: FolderIndex) -> str:
-    """Of all that an index says."""
+    """Of all fields of an index."""
     words = (len(index), index.folder, index.classes, index.left_out)
     digest = hashlib.blake2b(repr(words).encode(), digest_size=32)
     for part in (index.labels.data, index.offsets.data, index.paths):
@@ -244,7 +237,7 @@ def _digest(index: FolderIndex) -> str:
 
 
 def _mapped_again(file: Path, digest: str, folder: str) -> FolderIndex:
-    """The same index in another process.
+    """Unpickle an index.
 
     Raises:
         InvalidDatasetError: its file was replaced or removed, and the folder has changed since.

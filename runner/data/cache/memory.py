@@ -1,4 +1,4 @@
-"""How much main memory this process may use."""
+"""The main memory that this process may use."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 class _Bound(NamedTuple):
-    """Of the machine, a container or a job; in bytes."""
+    """Memory of the machine, or the limit of a container or job, in bytes."""
 
     total: int
     available: int
 
 
 def available_memory() -> int | None:
-    """Bytes of main memory that this process and its like may still take: the machine's, or less in a container or job.
-
-    None where the system does not say (macOS).
-    """
+    """Free bytes of main memory, of the machine or of its container or job; None where unknown (macOS)."""
     return min((bound.available for bound in _bounds()), default=None)
 
 
-def free_share_of_memory() -> float | None:
-    """The part of main memory that is free, in [0, 1]: of the machine, or of the container or job where it is less."""
+def free_fraction_of_memory() -> float | None:
+    """The free fraction of main memory, in [0, 1]: the smallest of machine, container and job; None where unknown."""
     return min((bound.available / bound.total for bound in _bounds() if bound.total), default=None)
 
 
-def shown_bytes(num_bytes: float) -> str:
-    """Bytes for people."""
+def format_bytes(num_bytes: float) -> str:
+    """In MiB or GiB."""
     return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.0f} MiB"
 
 
@@ -61,13 +58,13 @@ def _number_in(file: Path) -> int | None:
 
 
 def _sum_of(file: Path, names: Sequence[str]) -> int:
-    """What files that were read take: the system gives it back when it is needed, but not what /dev/shm takes."""
+    """Bytes of the page cache, which the system frees when needed; files in /dev/shm are not part of it."""
     rows = [line.split() for line in file.read_text().splitlines()] if file.is_file() else []
     return sum(int(value) for name, value in rows if name in names)
 
 
 def _own_control_groups() -> list[Path]:
-    """The control groups that this process is in, each inside the next: Docker's, SLURM's, systemd's."""
+    """The nested control groups of this process, as Docker, SLURM and systemd create them."""
     own = Path("/proc/self/cgroup")
     folders = [_CONTROL_GROUPS, _CONTROL_GROUPS / "memory"]
     for line in own.read_text().splitlines() if own.is_file() else []:

@@ -1,4 +1,4 @@
-"""All training images on the device that computes, cropped and flipped there a whole batch at a time."""
+"""Holds all training images on the compute device, and crops and flips them there by the batch (data.cache=device)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional
 
 from runner.base.errors import DeviceError
-from runner.base.keyed_random import words_of
+from runner.base.keyed_random import random_words_for
 from runner.config.schema.transforms import RandomCrop
-from runner.data.cache.memory import available_memory, shown_bytes
+from runner.data.cache.memory import available_memory, format_bytes
 from runner.data.images.batched import BatchedTransforms
 from runner.data.loader.batch import BadImage, Batch, Request
 from runner.data.source import Labels
 
-# The model needs room as well.
+# Fraction of the free memory of the device; the rest is for the model.
 _USABLE = 0.5
 
 
 class DeviceImages:
-    """Makes the batches of a training split without loading anything.
+    """Makes the batches of a training split from images on the device.
 
-    Crops and flips are functions of (seed, epoch, image), as everywhere, but of other random numbers than those that
-    torchvision draws for single images.
+    Crops and flips are functions of (seed, epoch, image), but use other random numbers than torchvision does for single
+    images.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class DeviceImages:
         seed: int,
         bad: Iterable[BadImage],
     ) -> None:
-        """Take over the images.
+        """Keep the images, not a copy.
 
         Args:
             images: after the fixed transforms and padding, uint8, shape (N, side, side, 3), on the device.
             labels: class indices, shape (N,).
-            transforms: those that are drawn.
+            transforms: the random crop and flips.
             size: side in pixels of the images that the model sees.
-            seed: of the experiment.
-            bad: images that can't be read, to be skipped.
+            seed: seed of the experiment.
+            bad: images that can't be read; they are skipped.
         """
         self._images = images
         self._labels = torch.from_numpy(labels).to(images.device)
@@ -57,7 +57,7 @@ class DeviceImages:
         self._bad = {image.image: image for image in bad}
 
     def make(self, request: Request) -> Batch:
-        """The batch; its images and labels are on the device."""
+        """Make a batch, whose images and labels are on the device."""
         asked, draws = torch.from_numpy(request.ids), _numbers_of_draws(request)
         bad = tuple(self._bad[image] for image in request.ids.tolist() if image in self._bad) if self._bad else ()
         if bad:
@@ -67,7 +67,7 @@ class DeviceImages:
             ids = asked
         device = self._images.device
         plan = torch.from_numpy(np.stack([ids.numpy(), *self._drawn(request.epoch, draws)]))
-        # One small copy, which nothing waits for; on MPS its source must outlive it.
+        # One small asynchronous copy; not on MPS, where the source would have to outlive it.
         plan = plan.pin_memory() if device.type == "cuda" else plan
         chosen, top, left, down, across = plan.to(device, non_blocking=device.type == "cuda")
         rows, columns = self._places(top, down), self._places(left, across)
@@ -90,7 +90,7 @@ class DeviceImages:
         num_places = self._images.shape[1] - self._size + 1
 
         def upper_half(purpose: str) -> npt.NDArray[np.uint64]:
-            return words_of(draws, self._seed, purpose, epoch) >> np.uint64(32)
+            return random_words_for(draws, self._seed, purpose, epoch) >> np.uint64(32)
 
         places = [
             (upper_half(side) * np.uint64(num_places) >> np.uint64(32)).astype(np.int64) for side in ("top", "left")
@@ -106,22 +106,22 @@ class DeviceImages:
 
 
 def _numbers_of_draws(request: Request) -> npt.NDArray[np.int64]:
-    """What tells the draws of an epoch apart: the image, and where it may come twice, its position too."""
+    """A number for each draw of an epoch: the image's, mixed with its position where an image may be drawn twice."""
     if request.first_draw is None:
         return request.ids
     positions = np.arange(request.first_draw, request.first_draw + len(request.ids), dtype=np.int64)
-    return words_of(positions, "draw").view(np.int64) ^ request.ids
+    return random_words_for(positions, "draw").view(np.int64) ^ request.ids
 
 
 def load_onto(
     device: torch.device, batches: Iterable[Batch], transforms: BatchedTransforms, num_images: int
 ) -> tuple[Tensor, list[BadImage]]:
-    """Put all images of a split onto a device, padded as the crop wants it.
+    """Copy all images of a split to a device, with the padding of the random crop.
 
     Args:
-        device: that computes.
+        device: the compute device.
         batches: all images in their order, after the fixed transforms.
-        transforms: of which the crop says how to pad.
+        transforms: their crop says how to pad.
         num_images: over all batches.
 
     Returns:
@@ -138,7 +138,7 @@ def load_onto(
             continue
         images = _padded(batch.images, transforms.crop).permute(0, 2, 3, 1)
         if kept is None:
-            refuse_too_many(device, "training images", num_images, images[0].numel())
+            check_device_memory(device, "training images", num_images, images[0].numel())
             kept = torch.zeros((num_images, *images.shape[1:]), dtype=torch.uint8, device=device)
         kept[batch.ids.to(device)] = images.to(device)
     assert kept is not None, "a split without one readable image is refused before"
@@ -146,7 +146,7 @@ def load_onto(
 
 
 def _padded(images: Tensor, crop: RandomCrop | None) -> Tensor:
-    """As torchvision's RandomCrop does before it crops: N × 3 × side × side."""
+    """The images with the padding that torchvision's RandomCrop adds: N × 3 × side × side."""
     if crop is None:
         return images
     padded: Tensor = images
@@ -158,16 +158,16 @@ def _padded(images: Tensor, crop: RandomCrop | None) -> Tensor:
     return padded
 
 
-def refuse_too_many(device: torch.device, what: str, num_images: int, bytes_per_image: int) -> None:
-    """Refuse to keep so many images, which are `what`, on a device.
+def check_device_memory(device: torch.device, what: str, num_images: int, bytes_per_image: int) -> None:
+    """Check that images fit into the memory of a device; `what` names them in the message.
 
     Raises:
-        DeviceError: they take more than half of what is free there.
+        DeviceError: they take more than half of its free memory.
     """
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
     needed = num_images * bytes_per_image
     if free is not None and needed > free * _USABLE:
         raise DeviceError(
-            f"data.cache=device: the {num_images:,} {what} take {shown_bytes(needed)}, more than half of "
-            f"what is free on {device} ({shown_bytes(free)}); use data.cache=memory or data.cache=none"
+            f"data.cache=device: the {num_images:,} {what} take {format_bytes(needed)}, more than half of "
+            f"what is free on {device} ({format_bytes(free)}); use data.cache=memory or data.cache=none"
         )

@@ -1,1 +1,1 @@
-"""One image: decoded, transformed, in memory."""
+"""Decoding and transforming single images."""

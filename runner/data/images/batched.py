@@ -1,4 +1,4 @@
-"""Which lists of transforms can be drawn for a whole batch at once (data.cache=device), told from the config alone."""
+"""Finds from the config whether transforms can be applied to a whole batch at once, as data.cache=device needs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from runner.config.schema.transforms import (
 
 @dataclass(frozen=True)
 class BatchedTransforms:
-    """A list of transforms, parted."""
+    """A list of transforms, split into a fixed part and a random one for batches."""
 
     fixed: tuple[Transform, ...]
-    """Always the same: done once to each image."""
+    """Not random: applied once to each image."""
     crop: RandomCrop | None
     horizontal_flip: float
     """Its probability."""
@@ -33,11 +33,11 @@ class BatchedTransforms:
     """Its probability."""
 
 
-def parted(transforms: Sequence[Transform]) -> BatchedTransforms | Transform:
-    """The list in its two parts, or the first transform that has no place in them.
+def split_transforms(transforms: Sequence[Transform]) -> BatchedTransforms | Transform:
+    """The list in its two parts, or the first transform that fits neither.
 
-    A flip before the crop is as good as one after it: crops are spread evenly over an image that is padded alike on
-    all sides.
+    A flip before the crop is equivalent to one after it, because crops are uniform over an image with the same padding
+    on all sides.
     """
     fixed: list[Transform] = []
     crop: RandomCrop | None = None
@@ -52,7 +52,7 @@ def parted(transforms: Sequence[Transform]) -> BatchedTransforms | Transform:
             case RandomCrop() if crop is None:
                 crop, is_random = transform, True
             case RandomHorizontalFlip() | RandomVerticalFlip():
-                # Two flips are one, if exactly one of them happens.
+                # Two flips give a flipped image if exactly one of them is applied.
                 before = flips[transform.name]
                 flips[transform.name] = before * (1 - transform.p) + transform.p * (1 - before)
                 is_random = True
@@ -62,10 +62,10 @@ def parted(transforms: Sequence[Transform]) -> BatchedTransforms | Transform:
 
 
 def find_cache_problems(data: DataConfig) -> list[Problem]:
-    """A list that data.cache=device can't do."""
+    """The problem of data.train_transforms that data.cache=device can't apply."""
     if data.cache != "device":
         return []
-    refused = parted(data.train_transforms)
+    refused = split_transforms(data.train_transforms)
     if isinstance(refused, BatchedTransforms):
         return []
     return [

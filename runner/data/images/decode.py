@@ -1,14 +1,13 @@
-"""From an image file of any usual kind to correct RGB pixels.
+"""Decodes image files to RGB pixels.
 
-The conventions, which are also those of a packaged model:
-- Orientation as EXIF (or TIFF, or XMP) says.
-- Transparent pixels are laid over white.
-- 16-bit grey is scaled, 0 … 65535 to 0 … 255, not clipped. Pillow hands some 16-bit files over as 32-bit integers, so
-  these are taken as 16-bit too; 32-bit floats are taken as 0 … 1. Values outside of these ranges have no agreed
-  meaning and are refused, because stretching each image by its own extremes would make images incomparable.
-- CMYK is converted without a colour profile, as Pillow and torchvision do; JPEG stores it inverted (Adobe), which
-  Pillow undoes.
-- Of an animation the first frame.
+Conventions, which apply to a packaged model as well:
+- The orientation of EXIF, TIFF or XMP is applied.
+- Transparent pixels are composited over white.
+- 16-bit grey is scaled, 0 … 65535 to 0 … 255, not clipped. Pillow returns some 16-bit files as 32-bit integers, so
+  these count as 16-bit; 32-bit floats count as 0 … 1. Values outside of these ranges raise an error: scaling each image
+  by its own extremes would make images incomparable.
+- CMYK is converted without a colour profile, as Pillow and torchvision do; Pillow undoes Adobe's inversion in JPEGs.
+- The first frame of an animation is used.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.config.schema.data import MOST_PIXELS
 from runner.data.images import jpeg
 from runner.data.images.stored import DecodedImage, Pixels, StoredImage
-from runner.data.sources.index import told
+from runner.data.sources.index import printable_path
 
-# Judged by content, not by extension: files are often misnamed. Only these, because some others start programs.
+# The format follows from the content, as extensions are often wrong. Some of Pillow's other formats start programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM", "GIF")
-# Larger files are no photographs; Pillow reads them piece by piece.
+# Larger files are left to Pillow, which does not read them into memory as a whole.
 _MOST_JPEG_BYTES = 512 * 2**20
 _MOST_HEADER_BYTES = 1 << 16
-# The header of a PPM that is not over: it lacks the last of three numbers (of two for bitmaps, P1 and P4).
+# A PPM header without its end: it lacks the last of three numbers (of two for bitmaps, P1 and P4).
 _GAP = rb"(?:\s++|#[^\r\n]*+[\r\n]?+)++"
 _UNFINISHED_PPM = re.compile(rb"P(?:[14](?:%b[^\s#]++){0,1}+|[^14](?:%b[^\s#]++){0,2}+)(?:%b)?+" % (_GAP, _GAP, _GAP))
 _SILENCE = Lock()
 # EXIF orientations that exchange height and width.
 _ON_THEIR_SIDE = (5, 6, 7, 8)
-# What another attempt may not meet: no property of the image, so that skipping it would depend on the hour.
+# Temporary faults, which are no property of the image: an image that was skipped for them would not be skipped always.
 FAULTS_OF_THE_MACHINE = frozenset(
     {
         errno.EIO,
@@ -67,25 +66,21 @@ FAULTS_OF_THE_MACHINE = frozenset(
 
 
 def decode_image(path: str, max_pixels: int = MOST_PIXELS) -> Pixels:
-    """Read an image file: :func:`open_image`, all pixels.
-
-    Returns:
-        uint8 RGB, shape (height, width, 3), writable.
-    """
+    """The pixels of an image file, uint8 RGB, shape (height, width, 3), writable; see :func:`open_image`."""
     return open_image(path, max_pixels).pixels()
 
 
 def open_image(path: str, max_pixels: int = MOST_PIXELS) -> StoredImage:
-    """Open an image file; a JPEG is not decoded yet.
+    """Open an image file; a JPEG is decoded later, other formats at once.
 
     Args:
         path: of the file.
         max_pixels: largest width × height; compared with the file's header before anything is decoded.
 
     Raises:
-        InvalidDatasetError: the file is missing, may not be read, is empty, truncated or no image, or has too many
-            pixels: always so for this file. The pixels of a JPEG raise it when they are decoded.
-        DeviceError: the machine can't read it at this moment, as a failing disk or network.
+        InvalidDatasetError: the file is missing, may not be read, is empty, truncated or not an image, or has too many
+            pixels. A damaged JPEG raises it when it is decoded.
+        DeviceError: the file can't be read because of a fault of the machine, such as a failing disk or network.
     """
     with _named_errors(path), open_regular(path) as file:
         content = _content_of_jpeg(file)
@@ -98,11 +93,11 @@ def open_image(path: str, max_pixels: int = MOST_PIXELS) -> StoredImage:
 
 
 def bytes_once_decoded(path: str) -> int:
-    """Bytes of the RGB pixels of an image file, by its header.
+    """Bytes of the RGB pixels of an image file, computed from its header.
 
     Raises:
-        InvalidDatasetError: as :func:`open_image`, as far as the header tells.
-        DeviceError: the machine can't read it at this moment.
+        InvalidDatasetError: as :func:`open_image`, for errors in the header.
+        DeviceError: as :func:`open_image`.
     """
     with _named_errors(path), open_regular(path) as file:
         _refuse_endless_header(file)
@@ -112,7 +107,7 @@ def bytes_once_decoded(path: str) -> int:
 
 @dataclass(frozen=True)
 class _Jpeg:
-    """A JPEG whose header was read."""
+    """A JPEG file in memory, not decoded."""
 
     path: str
     content: bytes
@@ -122,15 +117,11 @@ class _Jpeg:
 
     @property
     def height(self) -> int:
-        return self.header.width if self._is_on_its_side else self.header.height
+        return self.header.width if self.orientation in _ON_THEIR_SIDE else self.header.height
 
     @property
     def width(self) -> int:
-        return self.header.height if self._is_on_its_side else self.header.width
-
-    @property
-    def _is_on_its_side(self) -> bool:
-        return self.orientation in _ON_THEIR_SIDE
+        return self.header.height if self.orientation in _ON_THEIR_SIDE else self.header.width
 
     def pixels(self, reduction: int = 1) -> Pixels:
         stored = jpeg.decode(self.content, self.header, reduction)
@@ -141,7 +132,7 @@ class _Jpeg:
 
 
 def _content_of_jpeg(file: BinaryIO) -> bytes | None:
-    """All of the file, if it begins as a JPEG and is of a size that may be held in memory."""
+    """The file's content, if it begins like a JPEG and is small enough for memory."""
     start = file.read(len(jpeg.START))
     if start != jpeg.START or os.fstat(file.fileno()).st_size > _MOST_JPEG_BYTES:
         return None
@@ -163,7 +154,7 @@ def _decoded_by_pillow(file: BinaryIO, max_pixels: int) -> Pixels:
 
 
 def _refuse_endless_header(file: BinaryIO) -> None:
-    """Pillow reads the comments of a PPM byte by byte: of hundreds of megabytes for minutes."""
+    """Pillow reads the comments of a PPM byte by byte, which takes minutes for hundreds of megabytes."""
     head = file.read(_MOST_HEADER_BYTES)
     file.seek(0)
     if len(head) == _MOST_HEADER_BYTES and _UNFINISHED_PPM.fullmatch(head):
@@ -172,8 +163,8 @@ def _refuse_endless_header(file: BinaryIO) -> None:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Pillow warns about oddities of single files: whoever trains on a million can't act on that."""
-    # What Python silences, it silences for all threads, and two of them would undo each other's setting.
+    """Suppresses Pillow's warnings about single files, which are useless for a data set of a million."""
+    # Warning filters are global, and two threads would undo each other's setting.
     with _SILENCE, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -185,11 +176,11 @@ def _named_errors(path: str) -> Iterator[None]:
         yield
     except MemoryError:
         raise
-    # Damaged files make Pillow's decoders raise nearly everything, from OSError and SyntaxError to struct.error.
+    # Pillow's decoders raise nearly anything for damaged files, from OSError and SyntaxError to struct.error.
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FAULTS_OF_THE_MACHINE:
-            raise DeviceError(f"{told(path)}: can't be read at this moment: {error.strerror}") from error
-        raise InvalidDatasetError(f"{told(path)}: {_reason(error, path)}") from error
+            raise DeviceError(f"{printable_path(path)}: can't be read at this moment: {error.strerror}") from error
+        raise InvalidDatasetError(f"{printable_path(path)}: {_reason(error, path)}") from error
 
 
 def _refuse_large(width: int, height: int, max_pixels: int) -> None:
@@ -206,7 +197,7 @@ def to_rgb(image: Image.Image) -> Pixels:
         uint8 RGB, shape (height, width, 3), writable.
 
     Raises:
-        ValueError: the pixels of this mode have no agreed meaning.
+        ValueError: values are outside of the range of the mode.
     """
     image.load()
     return _upright(_rgb_as_stored(image), _orientation(image))
@@ -215,9 +206,9 @@ def to_rgb(image: Image.Image) -> Pixels:
 def _rgb_as_stored(image: Image.Image) -> Pixels:
     match image.mode:
         case "I;16" | "I;16L" | "I;16B" | "I;16N" | "I":
-            return _grey(_scaled(np.asarray(image), 65535))
+            return _rgb_from_grey(np.asarray(image), 65535)
         case "F":
-            return _grey(_scaled(np.asarray(image), 1))
+            return _rgb_from_grey(np.asarray(image), 1)
         case _ if image.has_transparency_data:
             canvas = Image.new("RGBA", image.size, "white")
             canvas.alpha_composite(image.convert("RGBA"))
@@ -228,27 +219,23 @@ def _rgb_as_stored(image: Image.Image) -> Pixels:
             return np.array(image.convert("RGB"))
 
 
-def _scaled(values: npt.NDArray[np.generic], largest: int) -> Pixels:
+def _rgb_from_grey(values: npt.NDArray[np.generic], largest: int) -> Pixels:
     numbers = values.astype(np.float64)
     low, high = numbers.min(), numbers.max()
-    # Written so that NaN is refused too.
+    # NaN fails this condition, too.
     if not (low >= 0 and high <= largest):
         raise ValueError(
             f"pixel values from {low:g} to {high:g}, where {values.dtype} must be within 0 … {largest}; "
             "convert it to 8 bits per channel"
         )
-    return np.rint(numbers * (255 / largest)).astype(np.uint8)
-
-
-def _grey(values: Pixels) -> Pixels:
-    return np.repeat(values[:, :, np.newaxis], 3, axis=2)
+    return np.repeat(np.rint(numbers * (255 / largest)).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except (SyntaxError, ValueError, TypeError, struct.error, OSError):
-        # Damaged EXIF tells nothing about the orientation, and the pixels are good.
+        # With damaged EXIF the orientation is unknown, but the pixels are intact.
         return 1
 
 
@@ -277,7 +264,7 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 def _reason(error: Exception, path: str) -> str:
     match error:
         case UntrustedFileError():
-            return "this is no regular file"
+            return "this is not a regular file"
         case UnidentifiedImageError():
             if Path(path).stat().st_size == 0:
                 return "the file is empty (0 bytes)"

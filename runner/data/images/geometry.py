@@ -1,4 +1,4 @@
-"""Whether a list of transforms ends in squares of data.image_size, told from the config alone, before any image."""
+"""Checks from the config that a list of transforms results in squares of data.image_size."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from runner.config.schema.transforms import CenterCrop, Pad, RandomCrop, RandomR
 
 @dataclass(frozen=True)
 class Extent:
-    """What is known of the size of all images at one point of a pipeline."""
+    """The size of all images at one point of a pipeline, as far as the config determines it."""
 
     shorter_side: int | None
-    """In pixels; None where images differ."""
+    """In pixels; None if images differ."""
     is_square: bool
 
 
 def find_size_problems(data: DataConfig) -> list[Problem]:
-    """Lists of transforms whose images do not all measure data.image_size × data.image_size, or that fail on some."""
+    """Problems of transforms whose results are not data.image_size × data.image_size, or that fail on some image."""
     pipelines = {"data.train_transforms": data.train_transforms, "data.eval_transforms": data.eval_transforms}
     return [
         problem
@@ -74,17 +74,16 @@ def _after(extent: Extent, transform: Transform) -> Extent:
             return Extent(extent.shorter_side and extent.shorter_side + 2 * padding, extent.is_square)
         case Pad(padding=(left, top, right, bottom)):
             is_square = extent.is_square and left + right == top + bottom
-            # Of a square with more on one pair of sides, the shorter side is told; of others it depends on the image.
+            # Different padding of height and width: the shorter side is known for a square image only.
             is_known = extent.is_square or left + right == top + bottom
             side = extent.shorter_side if is_known else None
             return Extent(side and side + min(left + right, top + bottom), is_square)
         case _:
-            # All others leave the size as it is.
-            return extent
+            return extent  # all others keep the size
 
 
 def _mirror_problem(key: str, transforms: Sequence[Transform], data: DataConfig) -> Problem | None:
-    """Mode reflect where an image may be too small for what is to be added."""
+    """A transform of mode reflect whose padding may be larger than an image allows."""
     extent = _at_start(data)
     for number, transform in enumerate(transforms):
         needed = _mirrored_pixels(transform, extent.shorter_side)

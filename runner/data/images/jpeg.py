@@ -1,7 +1,7 @@
-"""JPEG by libjpeg-turbo: the same pixels as Pillow's in less time, and smaller images straight from the file.
+"""Decodes JPEGs with libjpeg-turbo: the same pixels as Pillow's in less time, optionally at reduced size.
 
-Pillow decodes by the same library with the same settings (accurate DCT, smooth chroma), so the pixels are equal to the
-last bit; what it adds is work in Python and copies. Where libjpeg-turbo finds anything odd, Pillow has the last word.
+Pillow uses the same library with the same settings (accurate DCT, smooth chroma), so the pixels are bit-identical; it
+only adds overhead. Files for which libjpeg-turbo reports a problem are left to Pillow.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import simplejpeg
 from runner.data.images.stored import Pixels
 
 START = b"\xff\xd8\xff"
-"""How a JPEG begins."""
-# CMYK is left to Pillow, which knows that Adobe inverts it.
+"""The first bytes of a JPEG."""
+# CMYK is left to Pillow, which handles Adobe's inversion.
 _COLOURS = ("RGB", "YCbCr", "Gray")
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a JPEG says, in pixels as stored, before any turning."""
+    """Height and width in pixels as stored, before the EXIF orientation is applied."""
 
     height: int
     width: int
 
 
 def read_header(content: bytes) -> Header | None:
-    """The header of a JPEG; None where this decoder is not for it."""
+    """The header of a JPEG; None if Pillow must decode it."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
     except ValueError:
@@ -37,15 +37,15 @@ def read_header(content: bytes) -> Header | None:
 
 
 def may_be_turned(content: bytes) -> bool:
-    """Whether there is anything in the file that may give it an orientation: EXIF or XMP."""
+    """Whether the file may have an orientation, because it contains EXIF or XMP."""
     return b"Exif\x00" in content or b"http://ns.adobe.com/xap/" in content
 
 
 def decode(content: bytes, header: Header, reduction: int) -> Pixels | None:
-    """The pixels as stored; None where the file is damaged, however slightly.
+    """The pixels as stored, before the EXIF orientation is applied; None if the file is damaged, however slightly.
 
-    Reduced images come from the low frequencies of each block of 8 × 8 pixels (the scaled inverse DCT of libjpeg), so
-    they are close to, but not the same as, the mean of the pixels that they stand for.
+    Reduced images come from the low frequencies of each block of 8 × 8 pixels (libjpeg's scaled inverse DCT), so their
+    pixels are close to, but not equal to, means of pixels of the full image.
 
     Args:
         content: of the file.

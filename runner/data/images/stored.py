@@ -1,4 +1,4 @@
-"""An image before its pixels are decoded: its size is known, and fewer pixels may be enough."""
+"""The interface of an image whose size is known and whose pixels are decoded on request, perhaps at reduced size."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class StoredImage(Protocol):
         """In pixels, upright."""
 
     def pixels(self, reduction: int = 1) -> Pixels:
-        """Decode it.
+        """Decode the image.
 
         Args:
-            reduction: 1, 2, 4 or 8: height and width may be this many times smaller (rounded up), where the format
-                decodes such an image with less work; others are decoded whole.
+            reduction: 1, 2, 4 or 8: height and width may be this many times smaller (rounded up), if the format can be
+                decoded faster at that size; others are decoded at full size.
 
         Returns:
             uint8 RGB, shape (height, width, 3), upright.
 
         Raises:
-            InvalidDatasetError: the image is damaged; says which and why.
+            InvalidDatasetError: the image is damaged; names the image and the reason.
         """
 
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """An image whose pixels are there already."""
+    """An image whose pixels are decoded already."""
 
     decoded: Pixels
 
@@ -54,6 +54,6 @@ class DecodedImage:
         return int(self.decoded.shape[1])
 
     def pixels(self, reduction: int = 1) -> Pixels:
-        """All of them, whatever the reduction; not a copy."""
+        """All pixels, whatever the reduction; not a copy."""
         del reduction
         return self.decoded

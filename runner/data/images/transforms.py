@@ -1,16 +1,17 @@
-"""From the lists in data.train_transforms and data.eval_transforms to torchvision's transforms."""
+"""Builds the pipelines of data.train_transforms and data.eval_transforms, and the normalisation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.transforms.v2 import functional
 
 from runner.config.schema.data import DataConfig
 from runner.config.schema.transforms import (
@@ -22,18 +23,22 @@ from runner.config.schema.transforms import (
     Resize,
     Transform,
 )
-from runner.data.images.built import built
+from runner.data.images.build_transform import build_transform
 from runner.data.images.decode import to_rgb
-from runner.data.images.reducing_crop import ReducingCrop
 from runner.data.images.stored import StoredImage
+
+_REDUCTIONS = (8, 4, 2)
+# A reduced crop has at least this many times the result's pixels along each side, like Pillow's `reducing_gap=2.0`, of
+# which Pillow says that it is nearly indistinguishable from resizing all pixels.
+_GAP = 2
 
 
 class Pipeline:
-    """Transforms one after another; a :class:`runner.data.loader.prepare.Preparation`."""
+    """A sequence of transforms; implements :class:`runner.data.loader.prepare.Preparation`."""
 
     def __init__(self, transforms: Sequence[Transform], *, reduces: bool = False) -> None:
         """See :func:`pipeline_of` and :func:`train_transform`."""
-        self._steps = [built(transform) for transform in transforms]
+        self._steps = [build_transform(transform) for transform in transforms]
         match tuple(transforms):
             case (RandomResizedCrop(interpolation="bilinear" | "bicubic") as crop, *_):
                 drawn_first = ReducingCrop(crop, reduces=reduces)
@@ -42,28 +47,24 @@ class Pipeline:
             case (Resize(interpolation="bilinear" | "bicubic"), *_):
                 self._begin, num_begun = partial(_resized, self._steps[0]), 1
             case _:
-                self._begin, num_begun = _whole, 0
+                self._begin, num_begun = (lambda stored: lambda: as_tensor(stored.pixels())), 0
         self._rest = self._steps[num_begun:]
 
     def __call__(self, image: Tensor) -> Tensor:
-        """From a uint8 image of shape (3, height, width) to another."""
+        """Apply all transforms to a uint8 image of shape (3, height, width)."""
         for step in self._steps:
             image = step(image)
         return image
 
     def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
-        """Decode, and no more than a first crop needs; resize if that comes first, so that little has to be kept."""
+        """Begin to decode; a first RandomResizedCrop or Resize is part of it, so that the results are small."""
         return self._begin(stored)
 
     def finish(self, image: Tensor) -> Tensor:
-        """What is left to do."""
+        """Apply the other transforms."""
         for step in self._rest:
             image = step(image)
         return image
-
-
-def _whole(stored: StoredImage) -> Callable[[], Tensor]:
-    return lambda: as_tensor(stored.pixels())
 
 
 def _resized(resize: nn.Module, stored: StoredImage) -> Callable[[], Tensor]:
@@ -71,22 +72,22 @@ def _resized(resize: nn.Module, stored: StoredImage) -> Callable[[], Tensor]:
 
 
 def train_transform(data: DataConfig) -> Pipeline:
-    """What is done to a training image. Draws from torch's global generator of the CPU, and from nothing else."""
+    """The pipeline for training images. Draws from torch's global CPU generator only."""
     return Pipeline(data.train_transforms, reduces=data.jpeg_reduction == "auto")
 
 
 def eval_transform(data: DataConfig) -> Pipeline:
-    """What is done to an image at evaluation and afterwards."""
+    """The pipeline for evaluation and for the packaged model."""
     return pipeline_of(data.eval_transforms)
 
 
 def pipeline_of(transforms: Sequence[Transform]) -> Pipeline:
-    """The transforms one after another, on uint8 images of shape (3, height, width), all pixels decoded."""
+    """A pipeline that decodes images at full size."""
     return Pipeline(transforms)
 
 
 def with_normalize(data: DataConfig) -> DataConfig:
-    """The config with data.normalize as the end of data.eval_transforms has it, where it stands there."""
+    """The config with data.normalize taken from a `normalize` entry at the end of data.eval_transforms, if any."""
     match data.eval_transforms[-1:]:
         case (NormalizeEntry(mean=mean, std=std),):
             return data.model_copy(update={"normalize": Normalize(mean=mean, std=std)})
@@ -105,21 +106,21 @@ def follow_weights(
 ) -> DataConfig:
     """The config with the preprocessing that pretrained weights were trained with.
 
-    Evaluation resizes and crops as the weights' own preset does, scaled to data.image_size; both evaluation and
-    training normalise by the weights' mean and std. The training transforms stay.
+    Evaluation resizes and crops like the weights' own preset, scaled to data.image_size; evaluation and training
+    normalise with the weights' mean and std. The training transforms stay the same.
 
     Args:
         data: config as composed.
-        resize_size: length of the shorter side in pixels to which the preset resizes.
-        crop_size: side in pixels of the square that it then cuts out.
+        resize_size: length in pixels of the shorter side after the preset's resize.
+        crop_size: side in pixels of the preset's center crop.
         mean: of each channel, for pixels in [0, 1].
         std: of each channel, for pixels in [0, 1].
-        interpolation: how the preset resamples.
+        interpolation: of the preset's resize.
     """
     resize = Resize(
         name="resize",
         size=data.image_size,
-        # A preset that pads instead of cropping (crop_size > resize_size) has no fraction to keep.
+        # For a preset that pads instead of cropping (crop_size > resize_size) there is no fraction.
         crop_fraction=min(1.0, crop_size / resize_size),
         interpolation=interpolation,
     )
@@ -131,10 +132,10 @@ def follow_weights(
 
 
 class Normalizer(nn.Module):
-    """(pixel / 255 − mean) / std per channel, where the images are: on the device, for a whole batch at once.
+    """(pixel / 255 − mean) / std per channel, on the images' device, for a whole batch at once.
 
-    The same operations in the same order as torchvision's `to_dtype(scale=True)` and `normalize`, so the same bits;
-    but mean and std are kept on the device, where torchvision copies them there at each call and waits for it.
+    The operations and their order are those of torchvision's `to_dtype(scale=True)` and `normalize`, so the bits are
+    the same; but mean and std stay on the device, while torchvision copies them synchronously at each call.
     """
 
     mean: Tensor
@@ -142,7 +143,7 @@ class Normalizer(nn.Module):
 
     def __init__(self, normalize: Normalize) -> None:
         super().__init__()
-        # Not part of the weights: the package states them in model.json.
+        # Not in the state dict: the package has them in model.json.
         self.register_buffer("mean", torch.tensor(normalize.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(normalize.std).view(3, 1, 1), persistent=False)
 
@@ -152,7 +153,7 @@ class Normalizer(nn.Module):
 
 
 class PackagedTransform:
-    """Everything between an image and a trained model's input: the same bits as at evaluation."""
+    """All preprocessing from an image to the model's input, with the same bits as at evaluation."""
 
     def __init__(self, transforms: Sequence[Transform], normalize: Normalize) -> None:
         self._pipeline = pipeline_of(transforms)
@@ -170,7 +171,7 @@ class PackagedTransform:
 
         Raises:
             TypeError: the array or tensor is of another shape or type.
-            ValueError: the pixels have no agreed meaning; see :mod:`runner.data.images.decode`.
+            ValueError: pixel values are out of range; see :mod:`runner.data.images.decode`.
         """
         normalized: Tensor = self._normalizer(self._pipeline(_as_pixels(image)))
         return normalized.contiguous()
@@ -196,3 +197,52 @@ def _as_pixels(image: Image.Image | npt.NDArray[np.generic] | Tensor) -> Tensor:
             return image.expand(3, -1, -1)
         case _:
             assert_never(image)
+
+
+class ReducingCrop:
+    """torchvision's RandomResizedCrop with the same random numbers, which decodes a JPEG at reduced size if possible.
+
+    At full size the pixels are equal to torchvision's. A crop of a reduced image is aligned to its pixels, so it is up
+    to 7 pixels of the full image smaller.
+    """
+
+    def __init__(self, transform: RandomResizedCrop, *, reduces: bool) -> None:
+        """Without `reduces` images are decoded at full size."""
+        self._crop: Any = build_transform(transform)
+        self._size = transform.size
+        self._reductions = _REDUCTIONS if reduces else ()
+
+    def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
+        """Draw the crop.
+
+        Returns:
+            A function that decodes, crops and resizes to uint8 of shape (3, size, size). It raises
+            InvalidDatasetError if the image is damaged.
+        """
+        # Only the shape of this tensor is used.
+        outline = torch.empty((3, stored.height, stored.width), dtype=torch.uint8, device="meta")
+        return partial(self._cut, stored, self._crop.make_params([outline]))
+
+    def _cut(self, stored: StoredImage, place: dict[str, int]) -> Tensor:
+        reduction = self.reduction(place["height"], place["width"])
+        pixels = stored.pixels(reduction)
+        if pixels.shape[0] == stored.height:
+            reduction = 1
+        # A crop that ends between two pixels of the reduced image is made smaller by that part of a pixel.
+        top, left = place["top"] // reduction, place["left"] // reduction
+        bottom = (place["top"] + place["height"]) // reduction
+        right = (place["left"] + place["width"]) // reduction
+        # Copied into one piece: resizing is then faster, and its result is laid out as batches are, channels last.
+        crop = np.ascontiguousarray(pixels[top:bottom, left:right])
+        resized: Tensor = functional.resize(
+            torch.from_numpy(crop).permute(2, 0, 1),
+            [self._size, self._size],
+            interpolation=self._crop.interpolation,
+            antialias=True,
+        )
+        return resized
+
+    def reduction(self, height: int, width: int) -> int:
+        """How many times smaller the image may be decoded, for a crop of so many of its pixels."""
+        smaller_side = min(height, width)
+        return next((factor for factor in self._reductions if smaller_side >= factor * _GAP * self._size), 1)

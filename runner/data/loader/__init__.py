@@ -1,1 +1,1 @@
-"""Batches of a split in a reproducible order."""
+"""Loads the batches of a split in a reproducible order."""

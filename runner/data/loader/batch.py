@@ -1,4 +1,4 @@
-"""One batch of images, made on request: a pure function of the request and the seed."""
+"""Makes a batch of images as a pure function of a request and the seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from runner.base.errors import InvalidDatasetError, RunnerError
 from runner.base.keyed_random import key
 from runner.data.images.stored import StoredImage
-from runner.data.loader.prepare import Preparation, prepared
+from runner.data.loader.prepare import Preparation, prepare_images
 from runner.data.source import ImageSource
 
 
@@ -28,7 +28,7 @@ class BadImage(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Images of one step of one process."""
+    """The images of one process for one step."""
 
     images: Tensor
     """uint8, shape (N, 3, height, width), channels last in memory; of a batch without a good image (0, 3, 0, 0)."""
@@ -37,22 +37,22 @@ class Batch(NamedTuple):
     ids: Tensor
     """Numbers of the images in their split, int64, shape (N,)."""
     asked: Tensor
-    """Numbers of the images that were to be in the batch, int64: `ids` and those that were skipped, in their order."""
+    """Numbers of all requested images, int64: `ids` and those that were skipped, in their order."""
     bad: tuple[BadImage, ...]
-    """Those that were skipped."""
+    """The images that were skipped."""
 
 
 class Request(NamedTuple):
-    """All that it takes to make a batch."""
+    """The arguments for making a batch."""
 
     epoch: int
     ids: npt.NDArray[np.int64]
     first_draw: int | None = None
-    """Position in the epoch's order of the first image, where an image may be drawn more than once."""
+    """Position of the first image in the epoch's order, if an image may be drawn more than once."""
 
 
 class BatchMaker(Dataset["Batch | RunnerError"]):
-    """Makes batches on request, here or in a loader process."""
+    """Makes batches on request, in this process or in a loader process."""
 
     def __init__(self, source: ImageSource, preparation: Preparation, seed: int, *, skips_bad: bool) -> None:
         self._source = source
@@ -61,19 +61,19 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
         self._skips_bad = skips_bad
 
     def __getitem__(self, request: Request) -> Batch | RunnerError:
-        # An error travels as a value: raised in a loader process it would arrive as another one, of its traceback.
+        # The error is returned: DataLoader would replace an error of a loader process by one with the traceback's text.
         try:
             return self.make(request)
         except RunnerError as error:
             return error
 
     def make(self, request: Request) -> Batch:
-        """Load and transform the images; raises what goes wrong."""
-        # Only the CPU's generator is used here. What the training process draws from it must not depend on whether
-        # images are loaded in it.
+        """Load and transform the images; raises their errors."""
+        # The random numbers of the training process must not depend on whether it loads images itself. Only the CPU's
+        # generator is used here.
         with torch.random.fork_rng(devices=[]):
             images = [partial(self._opened, request, place) for place in range(len(request.ids))]
-            outcomes = prepared(images, self._preparation)
+            outcomes = prepare_images(images, self._preparation)
         good: list[Tensor] = []
         bad: list[BadImage] = []
         for image, outcome in zip(request.ids.tolist(), outcomes, strict=True):
@@ -86,8 +86,8 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
         asked = torch.from_numpy(request.ids)
         ids = asked[torch.tensor([isinstance(outcome, Tensor) for outcome in outcomes])] if bad else asked
         return Batch(
-            # In a loader process this stacks them in shared memory: from memory of its own they would be copied once
-            # more, and leave holes between what else it keeps, 25 MB in each after some epochs.
+            # In a loader process default_collate stacks them in shared memory: private memory would be copied once
+            # more, and get fragmented, by 25 MB in each process after some epochs.
             images=default_collate(good).permute(0, 3, 1, 2) if good else torch.empty((0, 3, 0, 0), dtype=torch.uint8),
             labels=_shared(torch.from_numpy(self._source.labels[ids.numpy()])),
             ids=_shared(ids),
@@ -96,16 +96,16 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
         )
 
     def _opened(self, request: Request, place: int) -> StoredImage:
-        """An image, for which torch's generator is seeded."""
+        """Open an image, and seed torch's generator for its transforms."""
         image = int(request.ids[place])
         stored = self._source.open(image)
-        # Two draws of one image are to look different.
+        # Two draws of the same image get different augmentation.
         draw = () if request.first_draw is None else (request.first_draw + place,)
-        # Of these 64 bits torch's generator on the CPU (MT19937) uses the lower 32.
+        # torch's CPU generator (MT19937) uses the lower 32 of these 64 bits.
         torch.default_generator.manual_seed(key(self._seed, "augment", request.epoch, image, *draw))
         return stored
 
 
 def _shared(tensor: Tensor) -> Tensor:
-    """In a loader process, in shared memory: the thread that hands it over would lose the batch if there is no room."""
+    """Move it to shared memory in a loader process; if that is full, torch's queue thread would lose the batch."""
     return tensor if get_worker_info() is None else tensor.share_memory_()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Batches of images, each a pure function of (seed, epoch, batch number), made ahead of time by loader processes."""
+"""Batches of images, each a pure function of (seed, epoch, batch number), prefetched by loader processes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from torch.utils.data import DataLoader, Dataset
 
 from runner.base.errors import DeviceError, RunnerError
 from runner.data.cache.on_device import DeviceImages
-from runner.data.loader.balance import balanced_order
 from runner.data.loader.batch import Batch, BatchMaker, Request
-from runner.data.loader.order import TrainPlan, epoch_order, eval_batch
+from runner.data.loader.order import TrainPlan, balanced_order, epoch_order, eval_batch
 from runner.data.loader.prepare import Preparation
-from runner.data.loader.workers import prepare_worker, signals_held, start_method
+from runner.data.loader.workers import prepare_worker, signals_blocked, start_method
 from runner.data.source import ImageSource
 
 _PREFETCHED_BATCHES_PER_WORKER = 2
-# Of the epoch in progress, and of the next, into which loader processes work ahead.
+# Those of the current epoch and of the next one, which loader processes prefetch.
 _NUM_ORDERS_KEPT = 2
-# Torch's words where a batch finds no place in shared memory.
+# torch's messages for full shared memory.
 _NO_ROOM = re.compile("unable to (allocate shared memory|resize file)")
-# RuntimeError is torch's own; the others come of the socket and the shared memory of a process that is gone.
+# RuntimeError is raised by torch; the others by the socket and the shared memory of a process that has died.
 _SIGNS_OF_DEATH = (RuntimeError, ConnectionError, EOFError, FileNotFoundError)
 
 
@@ -51,19 +50,19 @@ class TrainBatches:
     workers: int
     """Loader processes; 0 loads in this process."""
     pin_memory: bool
-    """Keep batches in page-locked memory, so that they can be copied to a GPU while it computes."""
+    """Put batches into page-locked memory, from which they are copied to a GPU asynchronously."""
     skips_bad: bool = False
     """Leave out images that can't be decoded, instead of raising."""
     draws_balanced: bool = False
-    """Draw images with replacement, all classes alike; see :func:`runner.data.loader.balance.balanced_order`."""
+    """Draw images with replacement, all classes alike; see :func:`runner.data.loader.order.balanced_order`."""
     on_device: DeviceImages | None = None
-    """Makes the batches in place of the loader, where all images are on the device."""
+    """Makes the batches instead of loader processes, with data.cache=device."""
     _orders: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The newest that were asked for, by epoch: of millions of images, each takes seconds to draw."""
+    """Orders of the latest epochs; drawing one of millions of images takes seconds."""
 
     @property
     def plan(self) -> TrainPlan:
-        """How an epoch is cut into global batches."""
+        """How an epoch is divided into global batches."""
         return TrainPlan(
             num_samples=len(self.source),
             batch_size=self.batch_size,
@@ -74,13 +73,13 @@ class TrainBatches:
     def stream(self, start_epoch: int, start_position: int, end_epoch: int) -> Generator[Batch, None, None]:
         """All batches of this process from a position in an epoch's order to the end of epoch end_epoch − 1.
 
-        One iteration over all epochs: loader processes start once and work ahead into the next epoch. Close the
-        iterator (`contextlib.closing`) to end them early. Torch's global generators are neither read nor changed.
+        This is one iteration over all epochs: loader processes start once and prefetch the next epoch. Close the
+        iterator (`contextlib.closing`) to end them early. torch's global generators are not used.
 
         Args:
             start_epoch: counted from 0.
             start_position: images of that epoch that were used before, over all processes.
-            end_epoch: the first epoch that is not wanted.
+            end_epoch: one more than the last epoch.
 
         Raises:
             InvalidDatasetError: an image can't be read.
@@ -102,19 +101,16 @@ class TrainBatches:
         )
 
     def next_ids(self, epoch: int, position: int, count: int) -> npt.NDArray[np.int64]:
-        """The numbers of the next images of this epoch over all processes, or of the following one where it is over.
-
-        Only for reading.
-        """
+        """The numbers of the next images of this epoch over all processes, at its end of the next epoch; read-only."""
         ids = self._order(epoch)[position : position + count]
         return ids if len(ids) else self._order(epoch + 1)[:count]
 
     def preview(self, num_images: int) -> Batch:
-        """The first images of the first epoch, over all processes, as training will see them; made in this process."""
+        """The first images of the first epoch over all processes, augmented as in training; made in this process."""
         return self._made_here(Request(0, self._order(0)[:num_images].copy(), 0 if self.draws_balanced else None))
 
     def seen(self, epoch: int, ids: npt.NDArray[np.int64]) -> Batch:
-        """These images as training will see them in this epoch (from 0); made in this process."""
+        """These images, augmented as in this epoch (from 0) of the training; made in this process."""
         return self._made_here(Request(epoch, ids))
 
     def _made_here(self, request: Request) -> Batch:
@@ -125,14 +121,13 @@ class TrainBatches:
         if epoch not in self._orders:
             if len(self._orders) == _NUM_ORDERS_KEPT:
                 del self._orders[min(self._orders)]
-            self._orders[epoch] = self._drawn_order(epoch)
-            self._orders[epoch].flags.writeable = False
+            if self.draws_balanced:
+                order = balanced_order(self.source.labels, self.seed, epoch)
+            else:
+                order = epoch_order(len(self.source), self.seed, epoch)
+            order.flags.writeable = False
+            self._orders[epoch] = order
         return self._orders[epoch]
-
-    def _drawn_order(self, epoch: int) -> npt.NDArray[np.int64]:
-        if self.draws_balanced:
-            return balanced_order(self.source.labels, self.seed, epoch)
-        return epoch_order(len(self.source), self.seed, epoch)
 
     def _requests(self, start_epoch: int, start_position: int, end_epoch: int) -> Iterator[Request]:
         plan = self.plan
@@ -144,10 +139,10 @@ class TrainBatches:
 
 
 class EvalBatches:
-    """The evaluation batches of one process: all its images once, in a fixed order, nothing padded.
+    """The evaluation batches of one process, each image once, in a fixed order, without padding.
 
-    Batch b holds the consecutive images [b·B, (b+1)·B) for any number of processes and belongs to rank b mod W, so
-    sums that are kept per batch number and added in that order do not depend on the number of processes.
+    Batch b has the images [b·B, (b+1)·B) for any number of processes and belongs to rank b mod W, so sums per batch
+    that are added in the order of b do not depend on the number of processes.
     """
 
     def __init__(
@@ -163,18 +158,18 @@ class EvalBatches:
         skips_bad: bool = False,
         kept_on: torch.device | None = None,
     ) -> None:
-        """Decide what to evaluate.
+        """Start nothing yet: loader processes start with the first iteration.
 
         Args:
             source: the whole split.
-            preparation: what is done to each image.
+            preparation: decodes and transforms an image.
             batch_size: images per batch.
             rank: of this process.
             world_size: number of processes.
             workers: loader processes; 0 loads in this process.
-            pin_memory: keep batches in page-locked memory.
+            pin_memory: put batches into page-locked memory.
             skips_bad: leave out images that can't be decoded, instead of raising.
-            kept_on: where to keep the batches of this process for the next time; None: nowhere.
+            kept_on: device on which to cache the batches of this process; None for no cache.
         """
         self._source = source
         self._preparation = preparation
@@ -194,7 +189,7 @@ class EvalBatches:
         return len(self._source)
 
     def describe(self, image: int) -> str:
-        """Which image has this number, for messages."""
+        """See :meth:`runner.data.source.ImageSource.describe`."""
         return self._source.describe(image)
 
     @property
@@ -208,9 +203,9 @@ class EvalBatches:
         return self._workers > 0 and self._kept is None and self._loader is None
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
-        """Go through the batches of this process (there may be none), each with its number.
+        """Iterate over the batches of this process (there may be none), each with its number.
 
-        Loader processes stay for the next time. Should the preparation be random, it does the same each time.
+        Loader processes stay alive for the next iteration. A random preparation gives the same result each time.
 
         Raises:
             InvalidDatasetError: an image can't be read.
@@ -225,7 +220,7 @@ class EvalBatches:
             if self._kept_on is not None:
                 kept.append(_kept(batch, self._kept_on))
                 if len(kept) == len(numbers):
-                    # Before the last is handed out: nobody may ask for one more.
+                    # Before the last batch is yielded, as the caller may not ask for another one.
                     self._kept, self._loader = kept, None
             yield number, batch
 
@@ -233,7 +228,7 @@ class EvalBatches:
         if self._loader is None:
             self._loader = _make_loader(
                 BatchMaker(self._source, self._preparation, seed=0, skips_bad=self.skips_bad),
-                [self._request(number) for number in numbers],
+                [Request(0, np.arange(*eval_batch(each, len(self._source), self._batch_size))) for each in numbers],
                 workers=min(self._workers, len(numbers)),
                 pin_memory=self._pin_memory,
                 keep_workers=True,
@@ -248,12 +243,9 @@ class EvalBatches:
         """End the loader processes."""
         self._loader = None
 
-    def _request(self, number: int) -> Request:
-        return Request(0, np.arange(*eval_batch(number, len(self._source), self._batch_size)))
-
 
 def _kept(batch: Batch, device: torch.device) -> Batch:
-    # Copies: what comes from a loader process holds an open file, and what is page-locked can't be had without end.
+    # Copies: a batch of a loader process holds an open file, and page-locked memory is limited.
     return batch._replace(
         images=batch.images.to(device, copy=True),
         labels=batch.labels.to(device, copy=True),
@@ -262,16 +254,16 @@ def _kept(batch: Batch, device: torch.device) -> Batch:
     )
 
 
-def made_by(
+def load_items(
     maker: Dataset[Any], requests: Iterable[Any], *, workers: int, pin_memory: bool
 ) -> Generator[Any, None, None]:
-    """What a maker makes of each request, in their order, here or ahead of time in loader processes.
+    """The item that a maker makes of each request, in order, prefetched by loader processes.
 
     Args:
-        maker: makes an item of tensors and plain values, or a RunnerError, which is raised here.
-        requests: handed to the maker one by one.
-        workers: loader processes; 0 makes everything in this process.
-        pin_memory: keep tensors in page-locked memory.
+        maker: returns an item of tensors and plain values, or a RunnerError, which is raised here.
+        requests: passed to the maker one by one.
+        workers: loader processes; 0 makes all items in this process.
+        pin_memory: put tensors into page-locked memory.
 
     Raises:
         DeviceError: a loader process died.
@@ -294,7 +286,7 @@ def _make_loader(
             prefetch_factor=_PREFETCHED_BATCHES_PER_WORKER if workers else None,
             persistent_workers=keep_workers and workers > 0,
             multiprocessing_context=start_method() if workers else None,
-            # Of its own, or the loader would draw a number from torch's global one.
+            # Its own generator, because DataLoader would draw a number from torch's global one.
             generator=torch.Generator(),
         )
 
@@ -316,24 +308,24 @@ def _received(loader: DataLoader[Batch | RunnerError]) -> Generator[Batch, None,
         if cause_of_death is None or loader.num_workers == 0:
             raise
     finally:
-        # An error refers to this frame. Loader processes must end with the last reference to them: once they are left
-        # to the garbage collector, their queues may be gone first, and each is then waited for in vain for 5 seconds.
+        # The traceback of an error refers to this frame. Loader processes must end with the last reference to them: the
+        # garbage collector may delete their queues first, and joining each process then takes 5 seconds.
         del items, loader
     if cause_of_death is not None:
         raise _dead(cause_of_death)
 
 
 def death_of_loader(error: RuntimeError) -> DeviceError | None:
-    """The named error where torch says that a loader process died; None where it says something else.
+    """The error to raise for torch's error that a loader process died; None for any other error.
 
-    Torch also says so at the signal of the child's death, wherever the main thread happens to be.
+    torch raises it on SIGCHLD as well, at any point of the main thread.
     """
     cause = _cause_of_death(error)
     return None if cause is None else _dead(cause)
 
 
 def _cause_of_death(error: Exception) -> str | None:
-    # A defect of ours in such a process has another text, "Caught … in DataLoader worker process 0".
+    # An exception within a loader process has the text "Caught … in DataLoader worker process 0".
     if str(error).startswith("Caught "):
         return "it found no room for a batch" if _NO_ROOM.search(str(error)) else None
     if not isinstance(error, RuntimeError):
@@ -352,18 +344,18 @@ def _dead(cause: str) -> DeviceError:
 
 def _started(loader: DataLoader[Batch | RunnerError]) -> Iterator[Batch | RunnerError]:
     if loader.num_workers > 0:
-        # What an earlier, failed iteration left must not be found and ended by a copy of it in a forked process.
+        # Remains of an earlier, failed iteration must not be finalised by their copies in a forked process.
         gc.collect()
-    with _without_advice(), signals_held():
+    with _without_advice(), signals_blocked():
         return iter(loader)
 
 
 @contextmanager
 def _without_advice() -> Iterator[None]:
     with warnings.catch_warnings():
-        # More processes than cores are the user's own choice, which may be right where reading is slow.
+        # More processes than cores are the user's choice, and useful if reading is slow.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        # Python 3.12 and later: forking with threads may deadlock. Loaders touch nothing that other threads lock
-        # at that moment: kept images are locked by the thread that forks, and by those that it waits for.
+        # Python 3.12 and later: forking with threads may deadlock. Loaders use no lock that another thread holds at
+        # that moment: the cache is locked by the forking thread only, and by threads that it waits for.
         warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
         yield

@@ -1,4 +1,4 @@
-"""Which images make up which batch: pure functions of the numbers in the config, the same on every rank."""
+"""The order of the images and their division into batches, as pure functions of the config, equal on all ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runner.base.keyed_random import permutation
+from runner.base.keyed_random import permutation, random_words
+from runner.data.source import Labels
+from runner.data.splits import Splits
 
 # BatchNorm can't train on one value per channel, so no rank gets fewer.
 _MIN_IMAGES_PER_RANK = 2
@@ -35,12 +37,12 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan:
-    """How an epoch is cut into global batches: from any position, so that a run can go on in the middle of one.
+    """How an epoch is divided into global batches, from any position, so that a run can resume within an epoch.
 
-    A global batch is made of B·W consecutive positions of the epoch's order, for B images per process and W processes;
-    rank r takes the r-th contiguous, as even as possible part of it. With last_batch=keep the last, incomplete global
-    batch is used too; where it would leave a rank with fewer than 2 images it is merged into the batch before it, which
-    is then larger by at most 2 images per rank. With drop it is left out.
+    A global batch has B·W consecutive positions of the epoch's order, for B images per process and W processes; rank r
+    takes the r-th of W contiguous parts that are as even as possible. With last_batch=keep the incomplete batch at the
+    end is used; if it would give a rank fewer than 2 images, it is merged into the batch before, which gets at most 2
+    more images per rank. With last_batch=drop it is left out.
     """
 
     num_samples: int
@@ -87,3 +89,53 @@ class TrainPlan:
 def eval_batch(number: int, num_samples: int, batch_size: int) -> Slice:
     """Images of evaluation batch b: [b·B, (b+1)·B), consecutive, whatever the number of processes."""
     return Slice(number * batch_size, min((number + 1) * batch_size, num_samples))
+
+
+def class_weights(labels: Labels, num_classes: int) -> npt.NDArray[np.float64]:
+    """n / (K · n_c) for n images in K classes, n_c of them in class c: the total weight of each class is the same.
+
+    scikit-learn calls this heuristic "balanced" (after King and Zeng 2001, Logistic Regression in Rare Events Data).
+    The mean over all images is 1. Classes without an image are not counted in K and have weight 1.
+
+    Args:
+        labels: class index of each training image, shape (N,).
+        num_classes: number of outputs of the model.
+
+    Returns:
+        Shape (num_classes,), above 0.
+    """
+    counts = np.bincount(labels, minlength=num_classes)
+    weights = np.ones(num_classes)
+    weights[counts > 0] = len(labels) / (np.count_nonzero(counts) * counts[counts > 0])
+    return weights
+
+
+def weights_by_class(splits: Splits) -> dict[str, float]:
+    """The weight of each class in the training split, by its name."""
+    weights = class_weights(splits.train.labels, len(splits.classes))
+    return dict(zip(splits.classes, weights.tolist(), strict=True))
+
+
+def balanced_order(labels: Labels, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """N draws with replacement: a class uniformly, then an image of it uniformly.
+
+    Position p is a function of (seed, epoch, p). The draws are remainders of 64-bit words, uniform up to one part in
+    2^64 / n_c.
+
+    Args:
+        labels: class index of each training image, shape (N,).
+        seed: seed of the experiment.
+        epoch: counted from 0.
+
+    Returns:
+        Numbers of images, shape (N,).
+    """
+    by_class = np.argsort(labels, kind="stable")
+    counts = np.bincount(labels)
+    present = np.flatnonzero(counts)
+    starts = np.cumsum(counts) - counts
+    words = random_words(2 * len(labels), seed, "sampler", epoch).reshape(-1, 2)
+    drawn = present[(words[:, 0] % np.uint64(len(present))).astype(np.int64)]
+    within = (words[:, 1] % counts[drawn].astype(np.uint64)).astype(np.int64)
+    images: npt.NDArray[np.int64] = by_class[starts[drawn] + within]
+    return images

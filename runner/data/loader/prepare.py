@@ -1,4 +1,4 @@
-"""From stored images to what a batch is made of: decoded by as many threads as this process computes with."""
+"""Decodes and transforms the images of a batch, decoding with as many threads as this process computes with."""
 
 from __future__ import annotations
 
@@ -13,59 +13,58 @@ from torch import Tensor
 from runner.base.errors import InvalidDatasetError
 from runner.data.images.stored import DecodedImage, StoredImage
 
-# All but decoding stays in one thread, so that more would mostly wait for it.
+# Only decoding is parallel; more threads would mostly wait for the transforms, which run in one.
 _MOST_THREADS = 8
-# So many files are in memory at once, and what is made of them.
+# Limits the files and decoded images in memory.
 _IMAGES_PER_THREAD = 8
 
 Outcome = Tensor | str
-"""A prepared image, or what is wrong with it: no error, whose frames would keep the other images in memory."""
+"""A prepared image, or the message of its error: the frames of an exception would keep the other images in memory."""
 
 
 class Preparation(Protocol):
-    """What is done to an image, in two parts, of which the first may take place beside that of others."""
+    """Decodes and transforms an image, in two parts; the first can run in parallel for several images."""
 
     def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
-        """Draw what decoding depends on.
+        """Draw the random numbers that decoding depends on.
 
         Returns:
-            Decodes the image, to uint8 of shape (3, height, width): draws nothing, and may be called in any thread.
-            Raises InvalidDatasetError if the image is damaged.
+            A function that decodes the image to uint8 of shape (3, height, width). It draws no random numbers, may be
+            called in any thread, and raises InvalidDatasetError if the image is damaged.
         """
 
     def finish(self, image: Tensor) -> Tensor:
-        """Draw and do the rest: to uint8 of shape (3, height, width), the same size for all."""
+        """Apply the other transforms, drawing random numbers: to uint8 of shape (3, height, width), equal for all."""
 
 
 class _Begun(NamedTuple):
     decode: Callable[[], Outcome]
     is_quick: bool
-    """Whether there is nothing to decode."""
+    """Whether the image is decoded already."""
     generator_state: Tensor
-    """Of torch's generator of the CPU, after what was drawn so far."""
+    """State of torch's CPU generator after :meth:`Preparation.begin`."""
 
 
 def num_decoding_threads(num_threads: int) -> int:
-    """How many threads decode in a process that computes with so many; in a loader process both is one."""
+    """The number of decoding threads in a process with so many compute threads (in a loader process, one)."""
     return min(num_threads, _MOST_THREADS)
 
 
-def prepared(images: Iterable[Callable[[], StoredImage]], preparation: Preparation) -> list[Outcome]:
-    """Open and prepare images; what becomes of them does not depend on the number of threads.
+def prepare_images(images: Iterable[Callable[[], StoredImage]], preparation: Preparation) -> list[Outcome]:
+    """Open and prepare images; the results do not depend on the number of threads.
 
-    Only JPEGs are decoded side by side: others are decoded when they are opened.
+    Only JPEGs are decoded in parallel: others are decoded when they are opened.
 
     Args:
-        images: each opens an image, and leaves torch's generator of the CPU as the preparation is to find it; called
-            one by one, in this thread.
-        preparation: what is done to each.
+        images: functions that open an image and seed torch's CPU generator for it; called one by one, in this thread.
+        preparation: decodes and transforms each image.
     """
     num_threads = num_decoding_threads(torch.get_num_threads())
     if num_threads == 1:
         return [_prepared_alone(image, preparation) for image in images]
     outcomes: list[Outcome] = []
     remaining = iter(images)
-    with ThreadPoolExecutor(num_threads - 1, "decode") as helpers:  # starts them when they are asked for
+    with ThreadPoolExecutor(num_threads - 1, "decode") as helpers:  # starts no thread before the first task
         while some := [_begun(image, preparation) for image in islice(remaining, num_threads * _IMAGES_PER_THREAD)]:
             num_helpers = 0 if all(one.is_quick for one in some) else num_threads - 1
             decoded = _each_decoded(some, helpers, num_helpers)
@@ -97,11 +96,11 @@ def _each_decoded(some: Sequence[_Begun], helpers: ThreadPoolExecutor, num_helpe
 
     def take_turns() -> None:
         try:
-            # Whoever is free takes the next: for Python that is one operation.
+            # Each free thread takes the next image; `next` of a range iterator is atomic in Python.
             for place in places:
                 decoded[place] = _decoded(some[place])
         finally:
-            # After an error nobody begins another.
+            # After an error no thread starts another image.
             for _ in places:
                 pass
 

@@ -1,4 +1,4 @@
-"""The processes that load images: how many, and how they behave when somebody sends a signal."""
+"""Loader processes: their number, how they start, and how they handle signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 
 _MAX_WORKERS_GPU = 16
 _MAX_WORKERS_CPU = 4
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_CHECKS = 1.0
 _NOT_FOR_WORKERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 
 
@@ -25,11 +25,11 @@ def resolve_workers(
 ) -> int:
     """Loader processes for each training process.
 
-    A number is taken as it is. `auto` shares the cores of this machine between its training processes:
-    - Training on the CPU needs the cores itself: none for up to 2 cores per process (images are then loaded in the
-      training process, between its steps; JPEGs by as many threads as it computes with), else a quarter of them, at
+    `auto` divides the cores of this machine between its training processes:
+    - Training on the CPU needs the cores itself: up to 2 cores per process there are no loader processes (the training
+      process loads images between its steps; JPEGs with as many threads as it computes with), else one for 4 cores, at
       most 4.
-    - On GPUs all cores but one, at least 1 and at most 16.
+    - On GPUs one for each core but one, at least 1 and at most 16.
 
     Args:
         workers: data.workers.
@@ -47,15 +47,15 @@ def resolve_workers(
 
 
 def start_method() -> Literal["fork", "spawn"]:
-    """How loader processes start: forked they share the index with their parent; macOS and Windows can't safely."""
+    """Fork on Linux, where loader processes share the index with their parent; unsafe on macOS and Windows."""
     return "fork" if sys.platform == "linux" else "spawn"
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Around the start of loader processes: they must not die of a signal before they know what to do about it.
+def signals_blocked() -> Iterator[None]:
+    """Block signals while loader processes start, which would otherwise die of one before `prepare_worker` has run.
 
-    They inherit that these are held until `prepare_worker` has run; this process gets them when the start is over.
+    Loader processes inherit the mask; this process receives blocked signals afterwards.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -68,21 +68,21 @@ def signals_held() -> Iterator[None]:
 
 
 def prepare_worker(_worker: int) -> None:
-    """Runs first in each loader process: whether a run stops is decided by the training process alone.
+    """Initialise a loader process: it ignores signals, as only the training process decides whether a run stops.
 
-    A terminal, SLURM or systemd signals all processes of a job. If loaders died of that, the training process could
-    not finish its step. When the training process itself ends or is killed they still end, even in the middle of a
-    read: it sends SIGTERM, and on Linux they look every second whether it is there (torch alone looks between two
-    batches). Torch already limits each of them to one thread.
+    A terminal, SLURM or systemd signals all processes of a job. If loader processes died of that, the training process
+    could not finish its step. They end when the training process ends or is killed, even in the middle of a read: it
+    sends SIGTERM, and on Linux they check every second whether it exists (torch checks between two batches only). torch
+    limits each of them to one thread.
     """
-    # What was forked is shared with the parent as long as it is not written to, which the garbage collector does.
+    # The garbage collector would write to memory that is shared with the parent, and thereby copy it.
     gc.freeze()
     for number in _NOT_FOR_WORKERS:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_WORKERS)
     if sys.platform == "linux":
-        # Blocked everywhere and fetched by one thread, because a handler in Python is not told who sent it.
+        # Blocked in all threads and received by one, because a Python signal handler does not get the sender.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         parent = multiprocessing.parent_process()
         assert parent is not None and parent.pid is not None, "this runs in a child"
@@ -91,8 +91,8 @@ def prepare_worker(_worker: int) -> None:
 
 def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        received = signal.sigtimedwait({signal.SIGTERM}, _SECONDS_BETWEEN_LOOKS)
+        received = signal.sigtimedwait({signal.SIGTERM}, _SECONDS_BETWEEN_CHECKS)
         if received is not None and received.si_pid == parent:
             break
-    # As torch's own handler does. Status 0: the parent wants this, and must not take it for a crash.
+    # Like torch's own handler. Status 0, so that the parent, which sent the signal, does not report a crash.
     os._exit(0)

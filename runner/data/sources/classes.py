@@ -1,4 +1,4 @@
-"""Names of classes: those of one split as those of the training split, and those that are hardly meant as they are."""
+"""Class names: matching the classes of splits, and finding names that are probably mistakes."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import numpy as np
 
 from runner.base.errors import InvalidDatasetError
 from runner.data.source import Labels
-from runner.data.sources.index import FolderIndex, some
+from runner.data.sources.index import FolderIndex, name_list
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?")
-# What programs write where a value is missing, in lower case.
+# What programs write for a missing value, in lower case.
 _MISSING_VALUES = frozenset({"nan", "-nan", "null", "none", "nil", "n/a", "#n/a", "<na>", "nat"})
 _MOST_EXAMPLES = 4
 
 
 @dataclass(frozen=True)
 class OddNames:
-    """Classes whose names are hardly meant so."""
+    """Classes whose names are probably mistakes."""
 
     names: tuple[str, ...]
     reason: str
 
     def __str__(self) -> str:
-        # Two forms of the same letters look alike, but not as escapes.
+        # Escapes show the difference between two Unicode forms of the same letters.
         return f"{' and '.join(map(ascii, self.names))} {self.reason}"
 
 
 def odd_names(classes: Iterable[str]) -> tuple[OddNames, ...]:
-    """Classes of names that differ in case, Unicode form, spaces or the spelling of a number only (`a` and `A`, `2` and
-    `2.0`), and those called like a missing value.
+    """Classes whose names differ only in case, Unicode form, spaces or the spelling of a number (`a` and `A`, `2` and
+    `2.0`), and those whose name stands for a missing value.
     """
     alike: dict[object, list[str]] = defaultdict(list)
     for name in classes:
@@ -49,7 +49,7 @@ def odd_names(classes: Iterable[str]) -> tuple[OddNames, ...]:
 
 
 def odd_names_note(classes: Iterable[str]) -> tuple[str, ...]:
-    """A sentence on the odd names among these classes; none where there are none."""
+    """A sentence on the odd names among these classes, if there are any."""
     odd = odd_names(classes)
     if not odd:
         return ()
@@ -69,13 +69,13 @@ def _folded(name: str) -> str:
 def unknown_classes_error(
     index: FolderIndex, key: str, place: str | None, train: FolderIndex
 ) -> InvalidDatasetError | None:
-    """Classes that the training split lacks; None where there are none.
+    """The error for classes that the training split lacks; None if there are none.
 
     Args:
-        index: of the other split.
-        key: the config key that names it.
+        index: index of the other split.
+        key: the config key that names that split.
         place: its folder or file.
-        train: of the training split.
+        train: index of the training split.
     """
     known = set(train.classes)
     unknown = tuple(name for name in index.classes if name not in known)
@@ -83,20 +83,20 @@ def unknown_classes_error(
         return None
     return InvalidDatasetError(
         f"{key} = {place}: {len(unknown)} of {len(index.classes)} classes are none of the training split "
-        f"{train.folder}: {some(unknown)}; the training split has {some(train.classes)}"
+        f"{train.folder}: {name_list(unknown)}; the training split has {name_list(train.classes)}"
     )
 
 
 def labels_by_name(index: FolderIndex, train: FolderIndex) -> Labels:
-    """Class indices of the training split, shape (N,)."""
+    """The labels of `index` as class indices of the training split, shape (N,)."""
     number = {name: position for position, name in enumerate(train.classes)}
     return np.array([number[name] for name in index.classes], dtype=np.int64)[index.labels]
 
 
 def missing_classes_note(index: FolderIndex, key: str, train: FolderIndex) -> tuple[str, ...]:
-    """A sentence on the classes without an image in this split; none where all have one."""
+    """A sentence on the classes without an image in this split, if there are any."""
     present = set(index.classes) - set(index.empty_classes())
     missing = tuple(name for name in train.classes if name not in present)
     if not missing:
         return ()
-    return (f"{key}: no image of {len(missing)} of {len(train.classes)} classes: {some(missing)}",)
+    return (f"{key}: no image of {len(missing)} of {len(train.classes)} classes: {name_list(missing)}",)

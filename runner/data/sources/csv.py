@@ -11,13 +11,22 @@ from pathlib import Path
 import numpy as np
 
 from runner.base.errors import InvalidDatasetError, RunnerError
+from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError
 from runner.config.schema.data import CsvData
 from runner.data.source import FolderSource, Labels, Opened
 from runner.data.sources.classes import labels_by_name, missing_classes_note, unknown_classes_error
-from runner.data.sources.index import FolderIndex, packed, some
-from runner.data.sources.overlap import IDENTITY, Identities, find_same_places, find_shared, identity_of
-from runner.data.sources.rows import Columns, ListMistake, MissingColumns, Row, entry, labels_told, rows_of
+from runner.data.sources.index import FolderIndex, name_list, pack_paths
+from runner.data.sources.overlap import IDENTITY, Identities, file_identity, find_same_places, find_shared
+from runner.data.sources.rows import (
+    Columns,
+    ListMistake,
+    MissingColumns,
+    Row,
+    contradicting_labels,
+    entry_text,
+    rows_of,
+)
 
 _NUM_THREADS = 16
 _FILES_PER_TASK = 2048
@@ -25,13 +34,13 @@ _NUM_EXAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageList:
+class CsvList:
     """One CSV file, read and checked."""
 
     index: FolderIndex
     """Its images in the order of the file; `folder` is where relative paths start."""
     files: Identities
-    """What each image's file is, whatever it is called; shape (N,)."""
+    """Device and inode of each image's file, shape (N,)."""
     groups: Labels | None
     """Number of each image's group, shape (N,), where there is a group column."""
     notes: tuple[str, ...]
@@ -44,7 +53,7 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
         data: with resolved paths; `train` is set.
 
     Returns:
-        The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its file.
+        The splits, or None if the training split can't be opened; and all errors, each naming its file.
     """
     files = {"train": data.train, "val": data.val, "test": data.test}
     errors: list[RunnerError] = [*find_same_places({f"data.{name}": file for name, file in files.items()}, "list")]
@@ -56,8 +65,8 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
     if len(train.index.classes) < 2:
         errors.append(
             InvalidDatasetError(
-                f"data.train = {data.train}: only one class, {some(train.index.classes)}, but a classifier needs at "
-                f"least 2; is {data.label_column!r} the column of the classes (data.label_column)?"
+                f"data.train = {data.train}: only one class, {name_list(train.index.classes)}, but a classifier needs "
+                f"at least 2; is {data.label_column!r} the column of the classes (data.label_column)?"
             )
         )
     notes, sources = list(train.notes), {}
@@ -72,7 +81,10 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
             continue
         sources[name] = FolderSource(other.index, labels_by_name(other.index, train.index), data.max_pixels)
         notes += missing_classes_note(other.index, key, train.index)
-    shared = [] if are_same else list(find_shared(_images_of({"train": train, **lists})))
+    images = {
+        f"data.{name}": (own.index, own.files) for name, own in {"train": train, **lists}.items() if own is not None
+    }
+    shared = [] if are_same else list(find_shared(images))
     errors += [said for said in shared if isinstance(said, InvalidDatasetError)]
     notes += [said for said in shared if isinstance(said, str)]
     opened = Opened(
@@ -86,36 +98,32 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
     return opened, errors
 
 
-def _images_of(lists: Mapping[str, ImageList | None]) -> dict[str, tuple[FolderIndex, Identities]]:
-    return {f"data.{name}": (own.index, own.files) for name, own in lists.items() if own is not None}
-
-
-def _read(file: str, key: str, data: CsvData, errors: list[RunnerError]) -> ImageList | None:
+def _read(file: str, key: str, data: CsvData, errors: list[RunnerError]) -> CsvList | None:
     try:
-        return read_list(file, key, data)
+        return read_csv_list(file, key, data)
     except InvalidDatasetError as error:
         errors.append(error)
         return None
 
 
-def read_list(file: str, key: str, data: CsvData) -> ImageList:
-    """Read one CSV file and see that its images are there. Rows that say the same twice are used once.
+def read_csv_list(file: str, key: str, data: CsvData) -> CsvList:
+    """Read one CSV file and check that its images exist. Duplicate rows are used once.
 
     Args:
         file: full path.
         key: the config key that names it, for messages.
-        data: names the columns, and where relative paths start.
+        data: names the columns, and the folder that relative paths start from.
 
     Raises:
-        InvalidDatasetError: the file is missing, no UTF-8 or no CSV; columns are missing; a row has no path or label,
-            or another number of values than the header; an image has two labels, or is not there; there is no row.
+        InvalidDatasetError: the file is missing, not UTF-8 or not CSV; columns are missing; a row has no path or label,
+            or another number of values than the header; an image has two labels or does not exist; there is no row.
     """
     folder = data.root or str(Path(file).parent)
     try:
         columns = Columns(path=data.path_column, label=data.label_column, group=data.group_column)
         rows = list(rows_of(Path(file), columns, delimiter=data.delimiter))
     except OSError as error:
-        raise InvalidDatasetError(f"{key} = {file}: can't be read: {error.strerror}") from error
+        raise InvalidDatasetError(f"{key} = {file}: can't be read: {reason_of(error)}") from error
     except UntrustedFileError as error:
         raise InvalidDatasetError(f"{key}: {error}") from error
     except MissingColumns as error:
@@ -129,12 +137,12 @@ def read_list(file: str, key: str, data: CsvData) -> ImageList:
     classes = sorted({row.label for row in kept.values()}, key=os.fsencode)
     number = {name: position for position, name in enumerate(classes)}
     labels = np.fromiter((number[row.label] for row in kept.values()), np.int64, len(kept))
-    paths, offsets = packed([os.fsencode(path) for path in kept])
+    paths, offsets = pack_paths([os.fsencode(path) for path in kept])
     index = FolderIndex(folder=folder, classes=tuple(classes), labels=labels, paths=paths, offsets=offsets, left_out=())
     groups = None
     if data.group_column is not None:
         groups = np.unique([row.group for row in kept.values()], return_inverse=True)[1].astype(np.int64)
-    return ImageList(index=index, files=files, groups=groups, notes=notes)
+    return CsvList(index=index, files=files, groups=groups, notes=notes)
 
 
 def _columns_note(mistake: MissingColumns) -> str:
@@ -144,7 +152,7 @@ def _columns_note(mistake: MissingColumns) -> str:
 
 
 def _once(rows: Sequence[Row], folder: str, where: str) -> tuple[dict[str, Row], tuple[str, ...]]:
-    """Each image once, by its path as plain as can be."""
+    """Each image once, by its normalised path, and a note on duplicate rows."""
     kept: dict[str, Row] = {}
     repeated: list[str] = []
     contradictions: list[str] = []
@@ -154,41 +162,41 @@ def _once(rows: Sequence[Row], folder: str, where: str) -> tuple[dict[str, Row],
         if first is row:
             continue
         if (first.label, first.group) == (row.label, row.group):
-            repeated.append(entry(path, row.line))
+            repeated.append(entry_text(path, row.line))
         else:
-            said = labels_told(first, row) if first.label != row.label else "in two groups"
-            contradictions.append(f"{entry(path, row.line)} (lines {first.line} and {row.line}: {said})")
+            said = contradicting_labels(first, row) if first.label != row.label else "in two groups"
+            contradictions.append(f"{entry_text(path, row.line)} (lines {first.line} and {row.line}: {said})")
     if contradictions:
         raise InvalidDatasetError(f"{where}: {len(contradictions)} rows contradict others: {_some(contradictions)}")
-    note = f"{where}: {len(repeated)} rows say again what others say, and are used once: {_some(repeated)}"
+    note = f"{where}: {len(repeated)} rows repeat others, and are used once: {_some(repeated)}"
     return kept, (note,) if repeated else ()
 
 
 def _plain(path: str, folder: str) -> str:
-    """One spelling of `./a//b.jpg`, `a/b.jpg` and FOLDER/a/b.jpg; `..` may lead through links and stays."""
+    """One spelling for `./a//b.jpg`, `a/b.jpg` and FOLDER/a/b.jpg; `..` stays, as it may follow a link."""
     if "//" in path or "./" in path:
         path = str(Path(path))
     return path.removeprefix(f"{folder}/")
 
 
 def _identified(kept: Mapping[str, Row], folder: str, where: str) -> Identities:
-    """See that all files are there."""
+    """Device and inode of each file; raises if one is missing."""
     paths = list(kept)
     parts = [paths[start : start + _FILES_PER_TASK] for start in range(0, len(paths), _FILES_PER_TASK)]
+
+    def identities(part: list[str]) -> list[tuple[int, int] | None]:
+        return [file_identity(os.path.join(folder, path), is_image=True) for path in part]  # noqa: PTH118 - a million
+
     with ThreadPoolExecutor(_NUM_THREADS) as threads:
-        found = [file for part in threads.map(lambda part: _files(part, folder), parts) for file in part]
+        found = [file for files in threads.map(identities, parts) for file in files]
     missing = [path for path, file in zip(paths, found, strict=True) if file is None]
     if missing:
         hint = "; these look like paths of Windows: write / for \\" if "\\" in missing[0] else ""
         raise InvalidDatasetError(
             f"{where}: {len(missing)} of {len(paths)} images are not there or no files, looked for from {folder}: "
-            f"{_some([entry(path, kept[path].line) for path in missing])}{hint}"
+            f"{_some([entry_text(path, kept[path].line) for path in missing])}{hint}"
         )
     return np.array(found, IDENTITY)
-
-
-def _files(paths: Sequence[str], folder: str) -> list[tuple[int, int] | None]:
-    return [identity_of(os.path.join(folder, path), is_image=True) for path in paths]  # noqa: PTH118 - a million of them
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Opens `data=digits`: scikit-learn's scans, written once as an ordinary folder of class folders."""
+"""Writes the data set of `data=digits`, scikit-learn's digits, as a folder of class folders."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from PIL import Image
 
 from runner.base.errors import InvalidDatasetError, OutputError
 from runner.base.files import publish
-from runner.data.split import stratified_split
+from runner.base.reasons import reason_of
+from runner.data.held_out import stratified_split
 
-# The same split for everybody, whatever the seed of the experiment, so that results can be compared.
+# The split does not depend on the seed of the experiment, so that results can be compared.
 _SPLIT_SEED = 0
 _VAL_FRACTION = 0.2
 
 
 def ensure_digits(root: str, *, may_write: bool = True) -> None:
-    """Write ROOT/train/<0-9>/*.png and ROOT/val/<0-9>/*.png unless they are there.
+    """Write ROOT/train/<0-9>/*.png and ROOT/val/<0-9>/*.png unless they exist.
 
     8×8 grey PNG, 8 bits, from sklearn.datasets.load_digits (the test part of the UCI Optical Recognition of
-    Handwritten Digits data set: 1,797 images, values 0 … 16 scaled to 0 … 255); 80/20, the same share of each class.
-    Everything is written beside ROOT first and then renamed: whoever looks sees all of it or nothing, also when
-    several processes start at once or one is killed.
+    Handwritten Digits data set: 1,797 images, values 0 … 16 scaled to 0 … 255); 80/20, stratified by class. The folder
+    is written under a temporary name and renamed, so it is complete or missing even if several processes start at once
+    or one is killed.
 
     Raises:
         OutputError: the folder can't be written.
@@ -39,14 +40,14 @@ def ensure_digits(root: str, *, may_write: bool = True) -> None:
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # In a folder within it, because the temporary folder itself is closed to other users, and ROOT must not be.
+        # Within a temporary folder, because that folder itself is not readable for other users, and ROOT must be.
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
             written = Path(temporary, target.name)
             _write_digits(written)
             _move_into_place(written, target)
     except OSError as error:
         raise OutputError(
-            f"the digits can't be written to {target}: {error.strerror or error}; "
+            f"the digits can't be written to {target}: {reason_of(error)}; "
             "choose another folder with RUNNER_CACHE=FOLDER or data.root=FOLDER"
         ) from error
 

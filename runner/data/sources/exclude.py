@@ -1,4 +1,4 @@
-"""Leaves out the images that a list names (data.exclude), such as the one that `dataset check` writes."""
+"""Leaves out the images that data.exclude lists, for instance in the file that `dataset check` writes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.base.errors import InvalidDatasetError
+from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, read_bytes
+from runner.base.user_paths import refuse_listed_address
 from runner.config.schema.data import DataConfig
 from runner.data.source import FolderSource, ImageSource, Opened, Subset
-from runner.data.sources.index import some
-from runner.data.sources.rows import entry
+from runner.data.sources.index import name_list
+from runner.data.sources.rows import entry_text
 
 _COLUMN = "path"
 _MAX_BYTES = 256 << 20
@@ -25,24 +27,24 @@ _MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class _Rest:
-    """What stays of a split."""
+    """A split without the excluded images."""
 
     source: ImageSource
     ids: npt.NDArray[np.int64]
     """Numbers in the split as it was, shape (N,)."""
     found: frozenset[str]
-    """Full paths of what does not stay."""
+    """Full paths of the excluded images."""
 
 
 def without_excluded(opened: Opened, data: DataConfig) -> Opened:
-    """The splits without what data.exclude names.
+    """The splits without the images that data.exclude lists.
 
     Args:
         opened: splits of files.
         data: with resolved paths.
 
     Raises:
-        InvalidDatasetError: the list can't be read, or nothing is left of a split or of a class of training.
+        InvalidDatasetError: the list can't be read, or no image is left of a split or of a training class.
     """
     if data.exclude is None:
         return opened
@@ -63,7 +65,7 @@ def without_excluded(opened: Opened, data: DataConfig) -> Opened:
 
 
 def without_excluded_from(source: ImageSource, data: DataConfig, *, key: str) -> tuple[ImageSource, tuple[str, ...]]:
-    """A split alone without what data.exclude names, and sentences for the log.
+    """One split without the images that data.exclude lists, and sentences for the log.
 
     Args:
         source: images of files.
@@ -71,7 +73,7 @@ def without_excluded_from(source: ImageSource, data: DataConfig, *, key: str) ->
         key: the config key that names the split, for messages.
 
     Raises:
-        InvalidDatasetError: the list can't be read, or nothing is left.
+        InvalidDatasetError: the list can't be read, or no image is left.
     """
     if data.exclude is None:
         return source, ()
@@ -84,16 +86,16 @@ def without_excluded_from(source: ImageSource, data: DataConfig, *, key: str) ->
 
 
 def read_exclude(file: str) -> dict[str, int]:
-    """The paths that a list names, with their lines: of CSV with a column `path` in its first line, else one per line.
+    """The paths in a list, with their line numbers: the column `path` of a CSV file, else one path per line.
 
     Raises:
-        InvalidDatasetError: the file can't be read, or is no CSV after all.
+        InvalidDatasetError: the file can't be read, contains an address, or has a column `path` and is not CSV.
     """
     try:
-        # Names of files may be any bytes, and hold line breaks of any kind where they stand in quotes.
+        # Names of files may be any bytes; in quotes they may contain line breaks of any kind.
         text = read_bytes(Path(file), max_bytes=_MAX_BYTES).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
-        raise InvalidDatasetError(f"data.exclude = {file}: can't be read: {error.strerror}") from error
+        raise InvalidDatasetError(f"data.exclude = {file}: can't be read: {reason_of(error)}") from error
     except UntrustedFileError as error:
         raise InvalidDatasetError(f"data.exclude: {error}") from error
     lines = text.split("\n")
@@ -103,14 +105,17 @@ def read_exclude(file: str) -> dict[str, int]:
         entries: dict[str, int] = {}
         for path, line in named:
             if path.strip():
+                refuse_listed_address(path, line)
                 entries.setdefault(path, line)
     except csv.Error as error:
         raise InvalidDatasetError(f"data.exclude = {file}: this is no CSV: {error}") from error
+    except ValueError as error:
+        raise InvalidDatasetError(f"data.exclude = {file}: {error}") from error
     return entries
 
 
 def _cells(text: str) -> Iterator[tuple[str, int]]:
-    """The column of paths, each with its line."""
+    """The column of paths, each with its line number."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header = [name.strip() for name in next(reader)]
     if _COLUMN not in header:
@@ -120,19 +125,18 @@ def _cells(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _wanted(file: str, root: str | None) -> dict[str, str]:
-    """What a list names: its entries as messages call them, by their full paths."""
+    """The entries of a list as messages show them, by their full paths."""
     base = root or str(Path(file).parent)
-    return {_full(base, path): entry(path, line) for path, line in read_exclude(file).items()}
-
-
-def _full(folder: str, path: str) -> str:
-    return os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - names that no Path could hold
+    return {
+        os.path.normpath(os.path.join(base, path)): entry_text(path, line)  # noqa: PTH118 - names that no Path can hold
+        for path, line in read_exclude(file).items()
+    }
 
 
 def _rest(source: ImageSource, wanted: Mapping[str, str]) -> _Rest:
     assert isinstance(source, FolderSource), "resolve_paths refuses data.exclude where images have no paths"
     paths = (source.index.path(image) for image in range(len(source)))
-    # Those of a folder are as plain as can be; a list may hold detours.
+    # Paths of a folder are normalised; those of a CSV file may contain `..`.
     plain = (os.path.normpath(path) if "/../" in path else path for path in paths)
     excluded = {image: path for image, path in enumerate(plain) if path in wanted}
     if not excluded:
@@ -149,7 +153,7 @@ def _refuse_emptied(opened: Opened, train: _Rest, others: Mapping[str, _Rest | N
     if emptied:
         raise InvalidDatasetError(
             f"data.exclude = {file}: leaves no image of {len(emptied)} of {len(opened.classes)} classes of "
-            f"data.train: {some(emptied)}"
+            f"data.train: {name_list(emptied)}"
         )
     for key, rest in others.items():
         if rest is not None and rest.found and len(rest.ids) == 0:
@@ -160,5 +164,5 @@ def _notes(file: str, num_left_out: int, in_vain: Sequence[str]) -> tuple[str, .
     note = f"data.exclude = {file}: {num_left_out} images are left out"
     if not in_vain:
         return (note,)
-    names = some(sorted(in_vain))
+    names = name_list(sorted(in_vain))
     return (note, f"data.exclude = {file}: {len(in_vain)} entries name no image of this data set: {names}")

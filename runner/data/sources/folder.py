@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError, RunnerError
+from runner.base.reasons import reason_of
 from runner.config.schema.data import DataConfig
 from runner.data.cache.index_cache import load_or_scan
 from runner.data.source import FolderSource, Opened
 from runner.data.sources.classes import labels_by_name, missing_classes_note, unknown_classes_error
-from runner.data.sources.index import FolderIndex, describe_left_out, expected_tree, scan_class_folders, some
+from runner.data.sources.index import FolderIndex, describe_left_out, expected_tree, name_list, scan_class_folders
 from runner.data.sources.overlap import find_same_class_folders, find_same_places
 from runner.data.sources.paths import cache_folder
 
@@ -22,10 +23,10 @@ def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | No
 
     Args:
         data: with resolved paths; `train` is set.
-        may_keep: whether the list of files may be written to the cache folder; a list that is there is used anyway.
+        may_keep: whether the index may be written to the cache folder; a cached index is used in any case.
 
     Returns:
-        The splits, or None where a mistake leaves nothing to open; and all mistakes, each naming its folder.
+        The splits, or None if the training split can't be opened; and all errors, each naming its folder.
     """
     places = {"data.train": data.train, "data.val": data.val, "data.test": data.test}
     errors: list[RunnerError] = [*find_same_places(places, "folder")]
@@ -33,7 +34,11 @@ def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | No
     kept_notes: list[str] = []
     listed = _scanner(data, may_keep=may_keep)
     train = _scan_train(data, listed, errors, kept_notes)
-    others = {name: _scan(folder, f"data.{name}", listed, errors, kept_notes) for name, folder in _other_splits(data)}
+    others = {
+        name: _scan(folder, f"data.{name}", listed, errors, kept_notes)
+        for name, folder in (("val", data.val), ("test", data.test))
+        if folder is not None
+    }
     if train is None:
         return None, errors
     errors += _mistakes_in_classes(train)
@@ -64,15 +69,11 @@ def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | No
     return opened, errors
 
 
-def _other_splits(data: DataConfig) -> list[tuple[str, str]]:
-    return [(name, folder) for name, folder in (("val", data.val), ("test", data.test)) if folder is not None]
-
-
 _Scanner = Callable[..., tuple[FolderIndex, str | None]]
 
 
 def _scanner(data: DataConfig, *, may_keep: bool) -> _Scanner:
-    """How a folder is listed: (folder, key=…) → the index, and what the user should know."""
+    """The function that lists a folder: (folder, key=…) → the index, and a sentence for the log or None."""
     if data.index_cache == "none":
         return lambda folder, *, key: (scan_class_folders(folder, key=key), None)
     return partial(load_or_scan, cache=cache_folder() / "index", may_keep=may_keep)
@@ -99,13 +100,13 @@ def _scan_train(data: DataConfig, listed: _Scanner, errors: list[RunnerError], n
 
 
 def _without_train(root: str) -> RunnerError | None:
-    """What is wrong with a data.root that holds no `train`, and what was probably meant."""
+    """The error for a data.root without `train`, with a guess of what was meant; None if `train` exists."""
     try:
         with os.scandir(root) as entries:
             listed = sorted(entries, key=lambda entry: entry.name)
             folders = [entry.name for entry in listed if entry.is_dir() and not entry.name.startswith(".")]
     except OSError as error:
-        reason = "there is no such folder" if isinstance(error, FileNotFoundError) else error.strerror
+        reason = "there is no such folder" if isinstance(error, FileNotFoundError) else reason_of(error)
         return InvalidDatasetError(f"data.root = {root}: {reason}; {expected_tree(f'{root}/train')}")
     if any(entry.name == "train" for entry in listed):
         return None
@@ -124,13 +125,13 @@ def _root_without_splits(root: str) -> RunnerError:
         index = scan_class_folders(root, key="data.root")
     except NotLabeledDatasetError:
         return NotLabeledDatasetError(
-            f"data.root = {root}: has neither a folder `train` nor class folders, without which no image has a label; "
+            f"data.root = {root}: has neither a folder `train` nor class folders, which give images their labels; "
             f"{expected_tree(f'{root}/train')}"
         )
     except InvalidDatasetError:
         return InvalidDatasetError(f"data.root = {root}: has no folder `train`; {expected_tree(f'{root}/train')}")
     return InvalidDatasetError(
-        f"data.root = {root}: has no folder `train`; if {some(index.classes)} are the classes, "
+        f"data.root = {root}: has no folder `train`; if {name_list(index.classes)} are the classes, "
         f"use data.train={root} instead of data.root"
     )
 
@@ -140,7 +141,7 @@ def _mistakes_in_classes(train: FolderIndex) -> list[RunnerError]:
     if len(train.classes) < 2:
         errors.append(
             InvalidDatasetError(
-                f"data.train = {train.folder}: only one class folder, {some(train.classes)}, but a classifier "
+                f"data.train = {train.folder}: only one class folder, {name_list(train.classes)}, but a classifier "
                 f"needs at least 2; {expected_tree(train.folder)}"
             )
         )
@@ -148,7 +149,7 @@ def _mistakes_in_classes(train: FolderIndex) -> list[RunnerError]:
         errors.append(
             InvalidDatasetError(
                 f"data.train = {train.folder}: {len(empty)} of {len(train.classes)} class folders hold no image: "
-                f"{some(empty)}; fill or remove them{describe_left_out(train, ' (left out: ')}"
+                f"{name_list(empty)}; fill or remove them{describe_left_out(train, ' (left out: ')}"
                 + (")" if train.left_out else "")
             )
         )
@@ -161,7 +162,7 @@ def _notes_of(index: FolderIndex, key: str) -> tuple[str, ...]:
 
 
 def _unused_validation_note(data: DataConfig) -> tuple[str, ...]:
-    """A validation split under another name would be overlooked in silence."""
+    """A note on a folder that looks like a validation split of another name."""
     if data.val is not None or data.root is None:
         return ()
     found = [name for name in ("valid", "validation", "dev") if Path(data.root, name).is_dir()]

@@ -1,4 +1,4 @@
-"""The images of a folder of class folders: which there are, not what is in them. No image is opened here."""
+"""Lists the images of a folder of class folders, without opening them, and formats paths for messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError
+from runner.base.reasons import reason_of
 from runner.base.untrusted import printable
 
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
 _IMAGE_EXTENSIONS = frozenset(extension.encode() for extension in IMAGE_EXTENSIONS)
 SYSTEM_NAMES = frozenset({b"thumbs.db", b"desktop.ini", b"__macosx"})
-# Waits of network file systems overlap.
+# Threads overlap the latencies of a network file system.
 _NUM_THREADS = 8
 _MAX_EXAMPLES = 3
 _INT64_MAX = (1 << 63) - 1
 _MAX_NAMES = 8
 _MAX_NAME_CHARACTERS = 255
-# A few folders that link to each other make as many paths as anybody likes.
+# A few folders that link to each other contain any number of paths.
 _MAX_DEPTH = 64
 _MAX_VISITS = 100
 
@@ -40,23 +41,23 @@ SPECIAL = "neither file nor folder"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How many entries were left out for one reason, and the first of them."""
+    """The number of entries that were left out for one reason, and the first of them."""
 
     reason: str
     count: int
     examples: tuple[str, ...]
 
     def __str__(self) -> str:
-        shown = ", ".join(self.examples) + (", …" if self.count > len(self.examples) else "")
-        return f"{self.count} {self.reason} ({shown})"
+        examples = ", ".join(self.examples) + (", …" if self.count > len(self.examples) else "")
+        return f"{self.count} {self.reason} ({examples})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderIndex:
-    """The images of one folder of class folders, compact enough for millions and for many processes.
+    """The images of one folder of class folders, in a form that scales to millions of images and many processes.
 
-    The paths stand one after another in a single piece of memory: loader processes share it with the process that
-    started them, where a list of a million strings would be copied page by page.
+    The paths are concatenated in one buffer, which loader processes share with the process that forked them; reference
+    counting would copy every page of a list of a million strings.
     """
 
     folder: str
@@ -66,18 +67,18 @@ class FolderIndex:
     labels: npt.NDArray[np.int64]
     """Index into `classes` of each image, shape (N,)."""
     paths: bytes | memoryview
-    """Paths of all images relative to `folder` (of a list, absolute ones too), one after another; of a folder, within a
-    class in the order of their bytes."""
+    """Concatenated paths of all images relative to `folder` (those of a CSV file may be absolute); of a folder, sorted
+    by their bytes within each class."""
     offsets: npt.NDArray[np.int64]
-    """Image i is called paths[offsets[i]:offsets[i + 1]]; shape (N + 1,)."""
+    """The path of image i is paths[offsets[i]:offsets[i + 1]]; shape (N + 1,)."""
     left_out: tuple[LeftOut, ...]
-    """What stood in the folder and was not used."""
+    """Entries of the folder that are not used."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, image: int) -> str:
-        """Full path of this image; bytes that are no UTF-8 as surrogates (PEP 383), as open() wants them."""
+        """Full path of this image; bytes that are not UTF-8 are surrogates (PEP 383), as for open()."""
         path = bytes(self.paths[self.offsets[image] : self.offsets[image + 1]])
         return os.path.join(self.folder, os.fsdecode(path))  # noqa: PTH118 - a million times an epoch
 
@@ -88,7 +89,7 @@ class FolderIndex:
 
 
 class Stamp(NamedTuple):
-    """Tells whether the entries of a folder are still the same."""
+    """Identity and times of a folder, which change with its list of entries."""
 
     inode: int
     modified_ns: int
@@ -97,7 +98,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Scan:
-    """An index, and the stamps of all folders that it depends on, by their path relative to its folder."""
+    """An index, and the stamps of all folders below its folder, by their relative path."""
 
     index: FolderIndex
     stamps: dict[bytes, Stamp]
@@ -105,7 +106,7 @@ class Scan:
 
 @dataclass
 class _Aside:
-    """Collects what is left out."""
+    """Counts the entries that are left out, by reason."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -113,8 +114,8 @@ class _Aside:
     def put(self, reason: str, path: bytes) -> None:
         self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
-        # The first ones by name, so that the sentence is the same on every file system.
-        examples.append(told(path))
+        # The first ones by name, so that the message does not depend on the order of the file system.
+        examples.append(printable_path(path))
         examples.sort()
         del examples[_MAX_EXAMPLES:]
 
@@ -131,51 +132,51 @@ class _Aside:
 
 @dataclass
 class _Found:
-    """What was found below one folder; each class folder is looked into by one thread."""
+    """The entries below one class folder; one thread lists one class folder."""
 
     paths: list[bytes] = field(default_factory=list)
     stamps: dict[bytes, Stamp] = field(default_factory=dict)
     aside: _Aside = field(default_factory=_Aside)
     visits: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """How often each folder, by device and inode, was looked into; more than once by links only."""
+    """How often each folder, by device and inode, was visited; more than once only by links."""
 
 
-def shown(path: bytes | str) -> str:
-    """A path as text, in a file of results: bytes that are no UTF-8 as \\xNN."""
+def path_text(path: bytes | str) -> str:
+    """A path as text for a file of results; bytes that are not UTF-8 are written as \\xNN."""
     try:
         return os.fsencode(path).decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:  # half a character, as JSON can hold it; no file is called so
+    except UnicodeEncodeError:  # a lone surrogate of JSON, which is in no file's name
         return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file of this name in a folder would be taken for an image."""
+    """Whether a file of this name is listed as an image."""
     _, dot, extension = name.rpartition(".")
     return bool(dot) and extension.lower() in IMAGE_EXTENSIONS
 
 
-def told(path: bytes | str) -> str:
-    """A path in a message: on one line, and without what a terminal would obey."""
-    return printable(shown(path))
+def printable_path(path: bytes | str) -> str:
+    """A path for a message: on one line, and without control characters of a terminal."""
+    return printable(path_text(path))
 
 
-def some(names: Sequence[str]) -> str:
-    """The first of these names in a message, and how many there are where that is not all."""
+def name_list(names: Sequence[str]) -> str:
+    """The first of these names for a message, and their number if there are more."""
     shortened = f", … ({len(names)} in all)" if len(names) > _MAX_NAMES else ""
     return ", ".join(printable(name[:_MAX_NAME_CHARACTERS]) for name in names[:_MAX_NAMES]) + shortened
 
 
 def expected_tree(folder: str) -> str:
-    """What a folder of class folders looks like, as an example for messages."""
+    """An example of a folder of class folders, for messages."""
     return f"expected:\n      {folder}/<class A>/1.jpg, 2.jpg, …\n      {folder}/<class B>/1.jpg, 2.jpg, …"
 
 
 def scan_class_folders(folder: str, *, key: str) -> FolderIndex:
-    """Find all images below the class folders of a folder, however deep.
+    """List all images below the class folders of a folder, at any depth.
 
     Hidden entries, those of operating systems, broken links, and files without one of IMAGE_EXTENSIONS (in upper or
-    lower case) are left out and counted. Links to files and folders are followed, but not back to where they came
-    from. The result depends on the names alone, not on the order in which a file system lists them.
+    lower case) are left out and counted. Links to files and folders are followed, except to a folder that contains the
+    link. The result depends on the names only, not on the order in which a file system lists them.
 
     Args:
         folder: full path of the folder that holds the class folders.
@@ -190,14 +191,14 @@ def scan_class_folders(folder: str, *, key: str) -> FolderIndex:
 
 
 def scan(folder: str, *, key: str) -> Scan:
-    """As :func:`scan_class_folders`, with what tells later whether it would still find the same."""
+    """Like :func:`scan_class_folders`, with the stamps that show later whether the folder has changed."""
     aside = _Aside()
     try:
         own_stamp = stamp_of(os.fsencode(folder))
         class_folders, num_loose_images = _class_folders(os.fsencode(folder), aside)
         _check_class_folders(folder, key, class_folders, num_loose_images)
         with ThreadPoolExecutor(_NUM_THREADS) as threads:
-            per_class = list(threads.map(lambda name: _look_into(os.fsencode(folder), name), class_folders))
+            per_class = list(threads.map(lambda name: _list_class(os.fsencode(folder), name), class_folders))
     except OSError as error:
         raise _unreadable(error, folder, key) from error
     for found in per_class:
@@ -216,8 +217,10 @@ def scan(folder: str, *, key: str) -> Scan:
 
 
 def stamp_of(directory: bytes) -> Stamp:
-    """What changes with a folder's list of entries: its identity and times. Also when another one is put in its place,
-    or its modification time is set back, as archives and copies do: no program sets the time of change.
+    """Identity and times of a folder, which change with its list of entries.
+
+    They also change if the folder is replaced, or if an archiver or a copy resets its modification time: no program can
+    set the time of change (ctime).
     """
     return _stamp(os.stat(directory))  # noqa: PTH116 - bytes
 
@@ -227,21 +230,21 @@ def _stamp(status: os.stat_result) -> Stamp:
     return Stamp(status.st_ino & _INT64_MAX, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def packed(paths: Sequence[bytes]) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Paths in one piece, and where each begins and the last ends, shape (N + 1,)."""
+def pack_paths(paths: Sequence[bytes]) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Concatenated paths, and their offsets including the end, shape (N + 1,)."""
     lengths = np.fromiter(map(len, paths), np.int64, len(paths))
     return b"".join(paths), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def scan_images(folder: str, *, key: str) -> tuple[list[str], tuple[LeftOut, ...]]:
-    """Find all images of a folder, however deep, by the rules of :func:`scan_class_folders`.
+    """List all images of a folder, at any depth, by the rules of :func:`scan_class_folders`.
 
     Args:
         folder: an existing folder.
-        key: what names the folder, for messages.
+        key: the config key that names the folder, for messages.
 
     Returns:
-        Their paths relative to the folder in the order of their bytes, and what was left out.
+        Their paths relative to the folder, sorted by their bytes, and the entries that were left out.
 
     Raises:
         InvalidDatasetError: a folder can't be read.
@@ -255,7 +258,7 @@ def scan_images(folder: str, *, key: str) -> tuple[list[str], tuple[LeftOut, ...
 
 
 def describe_left_out(index: FolderIndex, prefix: str) -> str:
-    """What was left out, in one phrase after the prefix; empty where nothing was."""
+    """The prefix and the entries that were left out; empty if there are none."""
     return prefix + ", ".join(map(str, index.left_out)) if index.left_out else ""
 
 
@@ -290,11 +293,11 @@ def _check_class_folders(folder: str, key: str, class_folders: Sequence[bytes], 
             name.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InvalidDatasetError(
-                f"{key} = {folder}: the name of the class folder {told(name)} is no UTF-8; rename it"
+                f"{key} = {folder}: the name of the class folder {printable_path(name)} is no UTF-8; rename it"
             ) from error
 
 
-def _look_into(folder: bytes, name: bytes) -> _Found:
+def _list_class(folder: bytes, name: bytes) -> _Found:
     found = _Found()
     found.paths = sorted(_walk(os.path.join(folder, name), name, frozenset(), found))  # noqa: PTH118 - bytes
     return found
@@ -311,7 +314,7 @@ def _walk(directory: bytes, relative: bytes, around: frozenset[tuple[int, int]],
         raise OSError(errno.ELOOP, f"folders lie more than {_MAX_DEPTH} deep in each other", directory)
     if found.visits[identity] > _MAX_VISITS:
         raise OSError(errno.ELOOP, f"links lead to this folder in more than {_MAX_VISITS} ways", directory)
-    # Taken before the list is read: what changes meanwhile makes the stamp old.
+    # Before the list is read, so that a change meanwhile makes the stamp outdated.
     found.stamps[relative] = _stamp(status)
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -326,7 +329,7 @@ def _walk(directory: bytes, relative: bytes, around: frozenset[tuple[int, int]],
 
 
 def _reason_to_leave_out(entry: os.DirEntry[bytes]) -> str | None:
-    """Why this entry is neither an image nor a folder to look into; None where it is one of them."""
+    """Why this entry is left out; None for an image or a folder."""
     if entry.name.startswith(b"."):
         return HIDDEN
     if entry.name.lower() in SYSTEM_NAMES:
@@ -349,7 +352,7 @@ def _assemble(
     folder: str, class_folders: Sequence[bytes], per_class: Sequence[Sequence[bytes]], aside: _Aside
 ) -> FolderIndex:
     counts = [len(paths) for paths in per_class]
-    paths, offsets = packed([path for paths in per_class for path in paths])
+    paths, offsets = pack_paths([path for paths in per_class for path in paths])
     return FolderIndex(
         folder=folder,
         classes=tuple(name.decode("utf-8") for name in class_folders),
@@ -361,7 +364,7 @@ def _assemble(
 
 
 def _unreadable(error: OSError, folder: str, key: str) -> InvalidDatasetError:
-    place = told(error.filename) if error.filename else folder
+    place = printable_path(error.filename) if error.filename else folder
     where = f"{key} = {folder}" + ("" if place == folder else f": {place}")
     match error.errno:
         case errno.ENOENT if place == folder:
@@ -369,4 +372,4 @@ def _unreadable(error: OSError, folder: str, key: str) -> InvalidDatasetError:
         case errno.ENOTDIR if place == folder:
             return InvalidDatasetError(f"{where}: this is a file, not a folder; {expected_tree(folder)}")
         case _:
-            return InvalidDatasetError(f"{where}: can't be read: {error.strerror}")
+            return InvalidDatasetError(f"{where}: can't be read: {reason_of(error)}")

@@ -1,4 +1,4 @@
-"""Images with labels that a trained model is tried on: its classes are given, and found again by name."""
+"""Labelled images for a trained model: their classes are matched by name with those of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.base.errors import InvalidDatasetError
 from runner.config.schema.data import DataConfig
 from runner.data.source import FolderSource, ImageSource, Labels, Subset
 from runner.data.sources.exclude import without_excluded_from
-from runner.data.sources.index import describe_left_out, scan_class_folders, some
+from runner.data.sources.index import describe_left_out, name_list, scan_class_folders
 
 
 def open_class_folders(
@@ -21,7 +21,7 @@ def open_class_folders(
     Args:
         folder: full path of the folder that holds the class folders; some of the classes may be missing.
         classes: names in index order.
-        data: says what to leave out and which images are too large.
+        data: its `exclude` and `max_pixels` apply.
         key: the config key that names the folder, for messages.
 
     Returns:
@@ -37,7 +37,7 @@ def open_class_folders(
     present = np.unique(labels)
     missing = [name for number, name in enumerate(classes) if number not in present]
     if missing:
-        notes.append(f"{key}: no image of {len(missing)} of {len(classes)} classes: {some(missing)}")
+        notes.append(f"{key}: no image of {len(missing)} of {len(classes)} classes: {name_list(missing)}")
     source, of_exclude = without_excluded_from(FolderSource(index, labels, data.max_pixels), data, key=key)
     return source, (*notes, *of_exclude)
 
@@ -65,7 +65,7 @@ def _renumbered(labels: Labels, own: Sequence[str], classes: Sequence[str], plac
     unknown = [name for name in own if name not in number]
     if unknown:
         raise InvalidDatasetError(
-            f"{place}: {len(unknown)} of {len(own)} classes are none that the model knows: {some(unknown)}; it knows "
-            f"{some(classes)}"
+            f"{place}: {len(unknown)} of {len(own)} classes are none that the model knows: {name_list(unknown)}; "
+            f"it knows {name_list(classes)}"
         )
     return np.array([number[name] for name in own], dtype=np.int64)[labels]

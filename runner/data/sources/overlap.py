@@ -1,4 +1,4 @@
-"""Refuses splits that are the same images: a model is judged by images that it was not trained on."""
+"""Finds images that are in two splits, by links or by overlapping folders and lists."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.base.errors import InvalidDatasetError
-from runner.data.sources.index import FolderIndex, some, told
+from runner.data.sources.index import FolderIndex, name_list, printable_path
 
 IDENTITY = np.dtype([("device", np.uint64), ("inode", np.uint64)])
 Identities = npt.NDArray[np.void]
-"""What a file is, whatever it is called: of dtype IDENTITY, shape (N,)."""
+"""Device and inode of files: dtype IDENTITY, shape (N,)."""
 
 _ADVICE = "give each split images of its own, as `dataset split` makes them"
 _ADVICE_OF_VAL = f"{_ADVICE}, or leave data.val out: then data.val_fraction sets a share of training aside"
 _MOST_EXAMPLES = 3
 
 
-def identity_of(path: str | Path, *, is_image: bool = False) -> tuple[int, int] | None:
-    """Device and inode of a file or folder, through all links and in any spelling.
+def file_identity(path: str | Path, *, is_image: bool = False) -> tuple[int, int] | None:
+    """Device and inode of a file or folder, the same for all links to it; None if it does not exist.
 
     Args:
-        path: of the file or folder.
-        is_image: whether it is to be a regular file.
-
-    Returns:
-        None where there is none.
+        path: of the file or folder; links are followed.
+        is_image: whether anything but a regular file counts as missing.
     """
     try:
         found = os.stat(path)  # noqa: PTH116 - a million times
@@ -41,11 +38,11 @@ def identity_of(path: str | Path, *, is_image: bool = False) -> tuple[int, int] 
 
 
 def find_same_places(places: Mapping[str, str | None], what: str) -> Iterator[InvalidDatasetError]:
-    """Splits that are the same folder or list, or of which one lies within the other.
+    """Errors for splits that are the same folder or list, or of which one lies within the other.
 
     Args:
-        places: full path of each split by its config key, training first; None where there is none.
-        what: a place is: `folder` or `list`.
+        places: full path of each split by its config key, training first; None for a split that is not given.
+        what: kind of the places, for messages: `folder` or `list`.
     """
     given = [(key, place) for key, place in places.items() if place is not None]
     for (one, first), (other, second) in combinations(given, 2):
@@ -60,43 +57,43 @@ def find_same_places(places: Mapping[str, str | None], what: str) -> Iterator[In
 
 
 def _within(place: str, outer: str) -> int | None:
-    """How many folders deep a place lies in another one, 0 where it is the same; None where it does not."""
-    wanted = identity_of(outer)
-    if wanted is None or identity_of(place) is None:
-        return None  # what is missing is told when it is opened
+    """How many folders deep a place lies within another one, 0 if it is the same; None if it lies elsewhere."""
+    wanted = file_identity(outer)
+    if wanted is None or file_identity(place) is None:
+        return None  # opening it raises the error
     real = Path(os.path.realpath(place))
-    return next((depth for depth, folder in enumerate((real, *real.parents)) if identity_of(folder) == wanted), None)
+    return next((depth for depth, folder in enumerate((real, *real.parents)) if file_identity(folder) == wanted), None)
 
 
 def find_same_class_folders(indices: Mapping[str, FolderIndex]) -> Iterator[InvalidDatasetError]:
-    """Class folders that two splits have in common by links.
+    """Errors for class folders that two splits share by links.
 
     Args:
         indices: of the splits by their config keys, training first.
     """
     identities = {
-        key: {identity_of(Path(index.folder, name)): name for name in index.classes} for key, index in indices.items()
+        key: {file_identity(Path(index.folder, name)): name for name in index.classes} for key, index in indices.items()
     }
     for (one, first), (other, second) in combinations(identities.items(), 2):
         shared = sorted(second[identity] for identity in first.keys() & second.keys() if identity is not None)
         if shared:
             yield InvalidDatasetError(
                 f"{other} = {indices[other].folder}: {len(shared)} of {len(second)} class folders are folders of {one} "
-                f"too, by links: {some(shared)}; {_advice(other)}"
+                f"too, by links: {name_list(shared)}; {_advice(other)}"
             )
 
 
 def find_shared(lists: Mapping[str, tuple[FolderIndex, Identities]]) -> Iterator[InvalidDatasetError | str]:
-    """What to say of images that stand in two lists: an error where all of one do, else a sentence for the log.
+    """Images that are in two lists: an error if all of one list are, else a sentence for the log.
 
     Args:
-        lists: the images of each split and what their files are, by its config key, training first.
+        lists: index and file identities of each split by its config key, training first.
     """
     for (one, (_, first)), (other, (index, second)) in combinations(lists.items(), 2):
         shared = np.flatnonzero(np.isin(second, first))
         if not len(shared):
             continue
-        examples = ", ".join(told(index.path(image)) for image in shared[:_MOST_EXAMPLES].tolist())
+        examples = ", ".join(printable_path(index.path(image)) for image in shared[:_MOST_EXAMPLES].tolist())
         more = ", …" if len(shared) > _MOST_EXAMPLES else ""
         said = f"{other}: {len(shared)} of {len(second)} images are in {one} too: {examples}{more}"
         yield InvalidDatasetError(f"{said}; {_advice(other)}") if len(shared) == len(second) else said

@@ -1,4 +1,4 @@
-"""Where a data set lies: the config's short or missing paths become full ones, once, before anything is read."""
+"""Resolves the paths of a data set to full ones, once, before anything is read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
 from runner.base.untrusted import printable
+from runner.base.user_paths import typed_path
 from runner.config.schema.data import DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
 
 # Changes when the files that `runner/data/sources/digits.py` writes change.
@@ -17,37 +18,37 @@ _SplitPaths = tuple[Path | None, Path | None, Path | None]
 
 
 def cache_folder() -> Path:
-    """RUNNER_CACHE, else XDG_CACHE_HOME/runner, else ~/.cache/runner, as a full path; it need not exist."""
+    """RUNNER_CACHE, else XDG_CACHE_HOME/runner, else ~/.cache/runner, as a full path that need not exist."""
     if own := os.environ.get("RUNNER_CACHE"):
-        return _full(own)
+        return Path(os.path.abspath(typed_path(own, "RUNNER_CACHE")))  # noqa: PTH100 - resolve() would replace links
     shared = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG base directory specification: relative paths are to be ignored.
+    # The XDG base directory specification says to ignore relative paths.
     return Path(shared, "runner") if Path(shared).is_absolute() else _full("~/.cache/runner")
 
 
 def resolve_paths(data: DataConfig) -> DataConfig:
-    """Fill root, train, val and test, and exclude, with full paths.
+    """The config with full paths for root, train, val, test and exclude; idempotent.
 
-    Relative paths start at the current folder, `~` is the home folder, links are kept as they are. `val` and `test`
-    stay None where they were not given and ROOT/val or ROOT/test does not exist. What is resolved already stays as
-    it is. A path that was given is not checked here but when the data set is opened.
+    Relative paths start at the current folder, `~` is the home folder, links are not resolved. `val` and `test` stay
+    None if they are not given and ROOT/val or ROOT/test does not exist. Whether a given path exists is checked when the
+    data set is opened.
 
     Raises:
         ConfigError: a path or list was given that this source does not use.
-        InvalidDatasetError: a path begins with the home folder of an unknown user, or has a NUL character in it.
+        InvalidDatasetError: a path begins with the home folder of an unknown user, or contains a NUL character.
     """
     match data:
         case FolderData():
             return _resolved_folder(data)
         case DigitsData():
             root = _full(data.root or cache_folder() / _DIGITS_FOLDER)
-            # Not looked for: the first run will write them.
+            # They need not exist: the first run writes them.
             splits: _SplitPaths = (root / "train", root / "val", None)
             _refuse_paths(data, splits, "is written into data.root")
             return _with_paths(data, root, *splits)
         case TorchvisionData():
             root = _full(data.root or cache_folder() / "torchvision")
-            # EuroSAT alone comes without a test split.
+            # Only EuroSAT has no test split.
             splits = (root, root, None if data.name == "EuroSAT" else root)
             _refuse_paths(data, splits, "has splits of its own in data.root")
             _refuse_exclude(data)
@@ -77,7 +78,7 @@ def _with_paths(data: DataConfig, *paths: str | Path | None) -> DataConfig:
 
 
 def _refuse_paths(data: DataConfig, own: _SplitPaths, reason: str) -> None:
-    """Paths that the source does not use are mistakes, apart from its own ones out of an earlier run's config."""
+    """Raise for paths that the source does not use, unless they are its own, from the saved config of a run."""
     names = [("train", own[0]), ("val", own[1]), ("test", own[2])]
     if isinstance(data, SyntheticData):
         names.append(("root", None))
@@ -119,6 +120,5 @@ def _exists(folder: Path) -> bool:
     try:
         return folder.exists()
     except OSError:
-        # Not permitted, or a name that is too long: then the training folder beside it can't be read either, and
-        # opening that says so.
+        # Not permitted, or a name that is too long: the training folder can't be read either, which raises later.
         return False

@@ -1,4 +1,4 @@
-"""Reads the rows of a CSV list of images, as RFC 4180 and Excel write them, for `data=csv` and for `dataset`."""
+"""Reads the rows of CSV files that list images, in the dialects of RFC 4180 and Excel."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runner.base.untrusted import open_regular, printable
-from runner.data.sources.index import is_image_name, some, told
+from runner.base.user_paths import refuse_listed_address
+from runner.data.sources.index import is_image_name, name_list, printable_path
 
-# What Excel saves as "Unicode text".
+# The byte order marks of Excel's "Unicode text".
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-# Of a file without line ends, such as one of zeros, no more than this is held in memory.
+# Limits the memory for a file without line ends, such as one of zeros.
 _MOST_LINE_CHARACTERS = 1 << 20
-# The header of a file of another kind may be anything, such as a password.
+# Messages show the header of these files only: the first line of another file may be anything, such as a password.
 _ENDINGS_OF_LISTS = (".csv", ".tsv")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Where a list has what; None where it does not have it."""
+    """The names of a list's columns; None for a column that it does not have."""
 
     path: str
     label: str
@@ -35,16 +36,16 @@ class Row(NamedTuple):
 
     line: int
     path: str
-    """As it stands in the list."""
+    """As in the file, perhaps relative."""
     label: str
     group: str
     """Empty without a column of groups."""
     split: str
-    """As it stands in the list; empty without a column of splits."""
+    """Empty without a column of splits."""
 
 
 class ListMistake(Exception):
-    """What is wrong with a list, before its name is put in front."""
+    """An error in a list; the message lacks the name of the file."""
 
 
 class MissingColumns(ListMistake):
@@ -52,41 +53,41 @@ class MissingColumns(ListMistake):
 
     def __init__(self, missing: dict[str, str], header: Sequence[str], file: Path) -> None:
         self.missing = missing
-        """Names of the columns by what they should hold, such as path."""
+        """Names of the missing columns by field of :class:`Columns`."""
         is_list = file.resolve().suffix.lower() in _ENDINGS_OF_LISTS
-        self.there_are = some(header) if is_list else f"{len(header)} of other names"
+        self.there_are = name_list(header) if is_list else f"{len(header)} of other names"
         self.is_joined = len(header) == 1 and any(character in header[0] for character in ";\t|,")
         """Whether the delimiter looks wrong."""
         super().__init__(f"has no column {', '.join(map(repr, missing.values()))}")
 
 
-def entry(path: str, line: int) -> str:
-    """An entry of a list in a message: its name where an image could have it, else only where it stands.
+def entry_text(path: str, line: int) -> str:
+    """An entry of a list for a message: the path if it is an image's name, else only the line number.
 
-    What was given as a list may be any file, and a log is no place for what is in that.
+    The user may have given any file as a list, and its content must not get into a log.
     """
-    return told(path) if is_image_name(path) else f"line {line}"
+    return printable_path(path) if is_image_name(path) else f"line {line}"
 
 
-def labels_told(one: Row, other: Row) -> str:
-    """The classes that two rows give to the same image, as far as a message may tell them."""
+def contradicting_labels(one: Row, other: Row) -> str:
+    """The two labels of the same image for a message, if the path is an image's name."""
     if not is_image_name(one.path):
         return "two classes"
     return f"{printable(one.label)}, then {printable(other.label)}"
 
 
 def rows_of(file: Path, columns: Columns, *, delimiter: str, encoding: str = "utf-8") -> Iterator[Row]:
-    """The rows of a list in their order; empty lines are passed.
+    """The rows of a list in their order; empty lines are skipped.
 
-    Names of files may be any bytes where the encoding is UTF-8; labels may not.
+    With UTF-8, paths may contain bytes that are not UTF-8; labels may not.
 
     Raises:
         OSError: the file can't be read.
-        UntrustedFileError: it is no regular file.
+        UntrustedFileError: it is not a regular file.
         UnicodeError: it is not in this encoding.
-        MissingColumns: a column is not there.
-        ListMistake: the file is empty, UTF-16 instead of UTF-8 or no CSV, or has an endless line; a row lacks a value,
-            or has another number of values than the header.
+        MissingColumns: a column is missing.
+        ListMistake: the file is empty, UTF-16 instead of UTF-8 or not CSV, or has a line of a million characters; a row
+            lacks a value, has another number of values than the header, or has an address as its path.
     """
     is_utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     name, errors = ("utf-8-sig", "surrogateescape") if is_utf8 else (encoding, "strict")
@@ -117,7 +118,7 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _places(header: Sequence[str], columns: Columns, file: Path) -> tuple[int | None, ...]:
-    """The position of each of the columns, None where there is to be none."""
+    """The position of each column; None for a column that the list does not have."""
     if not any(header):
         raise ListMistake("the file is empty; expected a header line, such as path,label")
     names = {what: name for what, name in vars(columns).items() if name is not None}
@@ -126,7 +127,7 @@ def _places(header: Sequence[str], columns: Columns, file: Path) -> tuple[int | 
         raise MissingColumns(missing, header, file)
     twice = [name for name in names.values() if header.count(name) > 1]
     if twice:
-        raise ListMistake(f"has several columns {some(twice)}")
+        raise ListMistake(f"has several columns {name_list(twice)}")
     return tuple(None if name is None else header.index(name) for name in vars(columns).values())
 
 
@@ -144,8 +145,12 @@ def _row(line: int, values: Sequence[str], header: Sequence[str], places: Sequen
     # Names of files may begin or end with spaces.
     row = Row(line, path, label.strip(), group.strip(), split.strip())
     try:
+        refuse_listed_address(path, line)
+    except ValueError as error:
+        raise ListMistake(str(error)) from error
+    try:
         row.label.encode("utf-8")
     except UnicodeEncodeError as error:
-        label = f" {told(row.label)}" if is_image_name(row.path) else ""
+        label = f" {printable_path(row.label)}" if is_image_name(row.path) else ""
         raise ListMistake(f"line {line}: the label{label} is no UTF-8; save the file as UTF-8") from error
     return row

@@ -1,4 +1,4 @@
-"""Opens `data=synthetic`: images that cost nothing to load, so that a benchmark measures the rest."""
+"""Opens `data=synthetic`: generated images in memory, for benchmarks of everything but loading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATCHES_PER_SIDE = 8
 
 @dataclass(frozen=True)
 class SyntheticSource:
-    """A small pool of images over and over; each always with the same label, so that they can be learnt."""
+    """A small pool of pictures, repeated; each always has the same label, so that a model can learn them."""
 
     pool: npt.NDArray[np.uint8]
     """Shape (pool size, height, width, 3)."""
@@ -29,22 +29,17 @@ class SyntheticSource:
         return len(self.labels)
 
     def open(self, image: int) -> StoredImage:
-        """Its pixels; see :meth:`load`."""
-        return DecodedImage(self.load(image))
-
-    def load(self, image: int) -> Pixels:
         """Image i is picture i mod pool size; not a copy."""
-        pixels: Pixels = self.pool[image % len(self.pool)]
-        return pixels
+        return DecodedImage(self.pool[image % len(self.pool)])
 
     def bytes_once_decoded(self, image: int) -> None:
-        """They are in memory."""
+        """None, as they are in memory."""
 
     def file(self, image: int) -> None:
-        """There is none."""
+        """None."""
 
     def describe(self, image: int) -> str:
-        """Its number and the number of its picture."""
+        """The numbers of the image and of its picture."""
         return f"synthetic image {image} (picture {image % len(self.pool)})"
 
 

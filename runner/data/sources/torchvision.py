@@ -1,4 +1,4 @@
-"""Opens `data=torchvision`: data sets that torchvision downloads and reads."""
+"""Opens `data=torchvision`: torchvision's data sets, downloaded if they are missing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from torchvision import datasets
 
 from runner.base.errors import InvalidDatasetError
 from runner.base.files import locked
+from runner.base.reasons import first_line, reason_of
 from runner.config.schema.data import TorchvisionData, TorchvisionDatasetName
 from runner.data.images.decode import to_rgb
-from runner.data.images.stored import DecodedImage, Pixels, StoredImage
+from runner.data.images.stored import DecodedImage, StoredImage
 from runner.data.source import Labels, Opened
 
-# What its data sets call the list of their files, some with labels.
+# Attributes in which torchvision's data sets hold their list of files, some with labels.
 _LISTS_OF_FILES = ("_image_files", "_images", "_samples", "samples")
 _DOWNLOAD_FAILURES = (
     OSError,  # also urllib.error.URLError and TimeoutError
@@ -37,7 +38,7 @@ _DOWNLOAD_FAILURES = (
 
 @dataclass(frozen=True)
 class TorchvisionSource:
-    """One split of a data set of torchvision."""
+    """One split of a torchvision data set."""
 
     dataset: Any
     """A torchvision.datasets.VisionDataset whose items are pairs of Pillow image and label."""
@@ -50,25 +51,22 @@ class TorchvisionSource:
         return len(self.labels)
 
     def open(self, image: int) -> StoredImage:
-        """Its pixels; see :meth:`load`."""
-        return DecodedImage(self.load(image))
-
-    def load(self, image: int) -> Pixels:
-        """Read the image as torchvision does, then see :func:`runner.data.images.decode.to_rgb`."""
+        """Read the image with torchvision; see :func:`runner.data.images.decode.to_rgb`."""
         try:
-            return to_rgb(self.dataset[image][0])
+            return DecodedImage(to_rgb(self.dataset[image][0]))
         except MemoryError:
             raise
-        # Damaged files make Pillow's decoders raise nearly everything.
+        # Pillow's decoders raise nearly anything for a damaged file.
         except Exception as error:
-            raise InvalidDatasetError(f"{self.describe(image)}: can't be read: {error}") from error
+            message = f"{self.describe(image)}: can't be read as an image ({first_line(error)})"
+            raise InvalidDatasetError(message) from error
 
     def bytes_once_decoded(self, image: int) -> int | None:
-        """Known only once it is decoded, unless torchvision has read all images into an array."""
-        return None if hasattr(self.dataset, "data") else self.load(image).size
+        """None if torchvision holds all images in an array; else the image is decoded."""
+        return None if hasattr(self.dataset, "data") else self.open(image).pixels().size
 
     def file(self, image: int) -> str | None:
-        """Its file, where torchvision has a list of them."""
+        """Its file, if torchvision has a list of files."""
         for name in _LISTS_OF_FILES:
             if (files := getattr(self.dataset, name, None)) is not None:
                 entry = files[image]
@@ -76,12 +74,12 @@ class TorchvisionSource:
         return None
 
     def describe(self, image: int) -> str:
-        """Name of data set and split, and the number."""
+        """Name of data set and split, and number of the image."""
         return f"{self.title}, image {image}"
 
 
 def open_torchvision(data: TorchvisionData, *, may_fetch: bool = True) -> Opened:
-    """Open the splits that the authors of a data set made; downloads it into data.root if it may and is not there.
+    """Open the official splits of a data set; downloads it into data.root if it is missing and `may_fetch`.
 
     Raises:
         InvalidDatasetError: it is missing and may not or can't be downloaded, or it can't be read.
@@ -94,7 +92,7 @@ def open_torchvision(data: TorchvisionData, *, may_fetch: bool = True) -> Opened
         for split, dataset in splits.items()
     }
     for split, dataset in splits.items():
-        # Some number the classes of each split by themselves.
+        # Some data sets number the classes of each split separately.
         if getattr(dataset, "classes", None) != getattr(splits["train"], "classes", None):
             raise InvalidDatasetError(
                 f"{data.name} in data.root = {data.root}: its splits {split} and train differ in their classes; "
@@ -133,30 +131,26 @@ def _official_splits(name: TorchvisionDatasetName) -> tuple[str, ...]:
 
 def _load(name: TorchvisionDatasetName, split: str, root: str, *, may_fetch: bool) -> Any:  # noqa: ANN401 - untyped
     if not may_fetch:
-        return _read(name, split, root)
+        # Nothing is downloaded or written, not even a lock.
+        try:
+            return _construct(name, split, root, download=False)
+        except _DOWNLOAD_FAILURES as error:
+            raise InvalidDatasetError(
+                f"{name} is not in data.root = {root}, and data.download = false (a saved config, and what only reads, "
+                f"download nothing); say where it is with data.root=FOLDER, or type data.download=true"
+            ) from error
     try:
         with _one_process_at_a_time(Path(root)):
             try:
                 return _construct(name, split, root, download=False)
             except RuntimeError:
-                # How each of them says that its files are missing or damaged.
+                # All of torchvision's data sets raise it if their files are missing or damaged.
                 return _construct(name, split, root, download=True)
     except _DOWNLOAD_FAILURES as error:
         raise InvalidDatasetError(
-            f"{name} is not in data.root = {root} and can't be downloaded: {error}; on a machine with a connection "
-            f"run python -c \"import torchvision; torchvision.datasets.{name}('FOLDER', download=True)\" "
+            f"{name} is not in data.root = {root} and can't be downloaded: {reason_of(error)}; on a machine with a "
+            f"connection run python -c \"import torchvision; torchvision.datasets.{name}('FOLDER', download=True)\" "
             "and copy FOLDER here"
-        ) from error
-
-
-def _read(name: TorchvisionDatasetName, split: str, root: str) -> Any:  # noqa: ANN401 - torchvision has no types
-    """What is there already; nothing is downloaded or written, not even a lock."""
-    try:
-        return _construct(name, split, root, download=False)
-    except _DOWNLOAD_FAILURES as error:
-        raise InvalidDatasetError(
-            f"{name} is not in data.root = {root}, and data.download = false (a saved config, and what only reads, "
-            f"download nothing): {error}; say where it is with data.root=FOLDER, or type data.download=true"
         ) from error
 
 
@@ -169,7 +163,7 @@ def _one_process_at_a_time(root: Path) -> Iterator[None]:
     except PermissionError:
         is_writable = False
     if not is_writable:
-        # Then nobody downloads, and what is there can be read.
+        # No process can download into it, and reading needs no lock.
         yield
         return
     with locked(root / ".download.lock", wait_seconds=math.inf):
@@ -192,7 +186,7 @@ def _construct(name: TorchvisionDatasetName, split: str, root: str, *, download:
 
 
 def _labels(name: TorchvisionDatasetName, dataset: Any) -> Labels:  # noqa: ANN401
-    """The labels of all images without reading one; torchvision has no common name for them."""
+    """The labels of all images without reading an image; torchvision has no common attribute for them."""
     match name:
         case "CIFAR10" | "CIFAR100" | "EuroSAT" | "FashionMNIST" | "KMNIST" | "MNIST":
             labels = dataset.targets

@@ -1,1 +1,1 @@
-"""Processes that are started here, on one machine or several, by the elastic agent of PyTorch."""
+"""Processes that PyTorch's elastic agent starts, on one machine or several."""

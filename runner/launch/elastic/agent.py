@@ -1,4 +1,4 @@
-"""Starts the processes of this machine by PyTorch's elastic agent, in this process, and says how they ended."""
+"""Starts the processes of this machine with PyTorch's elastic agent, which runs in this process, the launcher."""
 
 from __future__ import annotations
 
@@ -23,30 +23,34 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from runner.base import console
-from runner.base.children import children_kept_safe
+from runner.base.children import safe_path_for_children
 from runner.base.console import LOGGER
 from runner.base.errors import LaunchError, RankFailedError, RunnerError, StoppedOnRequest
-from runner.launch.elastic.handed import Handed, no_room_for_temporary
-from runner.launch.elastic.machines import Machines, meet_machines, one_machine
-from runner.launch.elastic.rounds import BACKEND, NotRestartedError, asking
-from runner.launch.elastic.shared_state import SharedState
-from runner.launch.elastic.started import Assignment, Outcome, run_rank
-from runner.launch.elastic.stop_requests import requests_forwarded
+from runner.launch.elastic.machines import Machines, connect_machines, single_machine
+from runner.launch.elastic.pickled_file import PickledFile, temporary_file_error
+from runner.launch.elastic.rounds import (
+    BACKEND,
+    Assignment,
+    NotRestartedError,
+    RankOutcome,
+    rendezvous_options,
+    run_rank,
+)
+from runner.launch.elastic.shared_state import SharedState, forwarded_stop_signals
 from runner.launch.preflight import Ready
-from runner.launch.ranks.failure import FailureRecord, correct_record, first_failure, show
+from runner.launch.ranks.failure import FailureRecord, correct_record, first_failure, log_failure
 from runner.run import run_folder
-from runner.training.work import Result, Work
+from runner.training.attempt import Result, Work
 
 _LOGGERS_OF_THE_AGENT = ("torch.distributed.elastic", "torch.multiprocessing")
-# After a failure the others are asked to end, and must be gone within 10 seconds.
-_SECONDS_TO_END = 5.0
-_SECONDS_TO_GIVE_UP = 3.0
+_SECONDS_TO_END = 5.0  # for the other processes, after a failure, before they are killed
+_SECONDS_TO_GIVE_UP = 3.0  # for the agent, after that, before the launcher ends itself
 _TICK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Launched(Generic[Result]):
-    """What is being done, and by which processes."""
+    """Work that is being done, and its processes."""
 
     ready: Ready
     work: Work[Result]
@@ -54,28 +58,28 @@ class _Launched(Generic[Result]):
 
     @property
     def shared_state(self) -> SharedState:
-        """What the launcher and its processes share."""
+        """Memory that the launcher shares with its processes."""
         return self.assignment.shared_state
 
 
 def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
-    """Do a work in as many processes as the plan says, started here.
+    """Start as many processes as the plan says, and let them do the work.
 
     Raises:
-        StoppedOnRequest: when the run was stopped, with everything saved.
-        LaunchError: when the machines can't meet.
-        OutputError: when temporary files, or the run folder, can't be written.
-        RunnerError: the named error of the process that failed first; RankFailedError where it has no name.
+        StoppedOnRequest: the run was stopped, with everything saved.
+        LaunchError: the machines can't connect to each other.
+        OutputError: temporary files or the run folder can't be written.
+        RunnerError: the error of the process that failed first; RankFailedError if that is no RunnerError.
     """
     plan, config = ready.plan, ready.config
     shared_state = SharedState(plan.procs_per_node)
     with ExitStack() as stack:
-        stack.enter_context(children_kept_safe())
-        stack.enter_context(requests_forwarded(shared_state))
-        records, what = stack.enter_context(_records()), stack.enter_context(Handed((ready, work)))
-        machines = meet_machines(config, plan) if plan.num_nodes > 1 else one_machine()
+        stack.enter_context(safe_path_for_children())
+        stack.enter_context(forwarded_stop_signals(shared_state))
+        records, what = stack.enter_context(_records()), stack.enter_context(PickledFile((ready, work)))
+        machines = connect_machines(config, plan) if plan.num_nodes > 1 else single_machine()
         if plan.num_nodes == 1:
-            folder = folder or run_folder.make_new(Path(config.output_dir))
+            folder = folder or run_folder.make_run_folder(Path(config.output_dir))
         stack.enter_context(_log(folder, shared_state))
         LOGGER.info("launch      %s (%s)", plan.mode, plan.reason)
         assignment = Assignment(
@@ -90,17 +94,17 @@ def launch_elastic(ready: Ready, folder: Path | None, work: Work[Result]) -> Res
         launched = _Launched(ready=ready, work=work, assignment=assignment)
         stack.enter_context(_survivors_ended(launched))
         try:
-            outcomes: dict[int, Outcome[Result]] = elastic_launch(_agent_config(launched, machines), run_rank)(
+            outcomes: dict[int, RankOutcome[Result]] = elastic_launch(_agent_config(launched, machines), run_rank)(
                 assignment
             )
         except ChildFailedError as error:
             raise _reported(_explained(error, launched), launched) from None
         except (NotRestartedError, RendezvousError, SignalException, DistError) as error:
-            # Where processes of this machine have failed before, they say more: the run has ended, here or elsewhere.
+            # If processes of this machine have failed before, their errors explain more than the agent's.
             record = first_failure([records])
             if record is None:
                 raise LaunchError(f"the elastic agent gave up: {error}") from error
-            raise _reported(_told(record, launched), launched) from None
+            raise _reported(_recorded(record, launched), launched) from None
         return _concluded(list(outcomes.values()))
 
 
@@ -110,7 +114,7 @@ def _records() -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix="runner-"))
     except OSError as error:
-        raise no_room_for_temporary(error) from error
+        raise temporary_file_error(error) from error
     try:
         yield folder
     finally:
@@ -127,39 +131,39 @@ def _agent_config(launched: _Launched[Result], machines: Machines) -> LaunchConf
         run_id=machines.run_id,
         role="runner",
         rdzv_backend=BACKEND,
-        rdzv_configs=asking(
+        rdzv_configs=rendezvous_options(
             machines,
             dist.rendezvous_timeout_seconds,
-            may_begin=lambda: not launched.shared_state.has_failed_finally,
-            on_begin=lambda: _forget_failures(launched),
+            may_begin=lambda: not launched.shared_state.has_final_failure,
+            on_begin=lambda: _clear_failures(launched),
         ),
         local_addr=machines.address,
         max_restarts=dist.max_restarts,
         monitor_interval=0.1,
-        start_method="spawn",  # CUDA does not survive a fork, and threads of torch neither
-        signals_to_handle="SIGQUIT",  # the agent would take a request to stop for an order to end at once
+        start_method="spawn",  # neither CUDA nor torch's threads survive a fork
+        signals_to_handle="SIGQUIT",  # on its default ones, the agent would end the processes at once
     )
 
 
-def _forget_failures(launched: _Launched[Result]) -> None:
-    """What an attempt has left does not explain the end of the next one."""
-    launched.shared_state.forget()
-    for left_over in launched.assignment.records.glob("rank_*.error.json"):
-        left_over.unlink()
+def _clear_failures(launched: _Launched[Result]) -> None:
+    """Remove the failures of the attempt before."""
+    launched.shared_state.reset()
+    for file in launched.assignment.records.glob("rank_*.error.json"):
+        file.unlink()
 
 
 @contextmanager
 def _log(folder: Path | None, shared_state: SharedState) -> Iterator[None]:
-    """Keep the launcher's messages, and only there those of the elastic agent, in the run folder.
+    """Log the launcher's messages to the run folder, and those of the elastic agent only there.
 
-    Of several machines each has a file of its own, which is written once the processes have agreed on the folder.
+    Each of several machines has its own file, which is written once the processes have agreed on the folder.
     """
     with ExitStack() as stack:
         if folder is not None:
             (folder / "logs").mkdir(exist_ok=True)
             stack.enter_context(console.log_to_file(folder / "logs" / "launcher.log"))
         else:
-            kept = stack.enter_context(console.log_kept())
+            kept = stack.enter_context(console.log_buffered())
             stack.callback(
                 lambda: (
                     shared_state.folder and kept(shared_state.folder / "logs" / f"launcher_{socket.gethostname()}.log")
@@ -174,9 +178,9 @@ def _log(folder: Path | None, shared_state: SharedState) -> Iterator[None]:
 
 @contextmanager
 def _survivors_ended(launched: _Launched[Result]) -> Iterator[None]:
-    """Kill what is left some seconds after a process has failed: one that is stopped or hangs heeds no SIGTERM.
+    """Kill the other processes some seconds after one has failed: those that are suspended or hang ignore SIGTERM.
 
-    The agent itself hangs where the machine of the rendezvous can't be reached any more: then end this process.
+    The agent itself hangs if the machine with the store can't be reached any more; then end the launcher.
     """
     shared_state, is_over = launched.shared_state, threading.Event()
     dist = launched.ready.config.dist
@@ -185,7 +189,7 @@ def _survivors_ended(launched: _Launched[Result]) -> Iterator[None]:
     def watch() -> None:
         failed_at, are_killed = None, False
         while not is_over.wait(_TICK_SECONDS):
-            if not shared_state.has_failed:  # or not any more: the agent has begun another attempt
+            if not shared_state.any_failed:  # also after a restart by the agent
                 failed_at, are_killed = None, False
                 continue
             failed_at = failed_at or time.monotonic()
@@ -208,17 +212,17 @@ def _survivors_ended(launched: _Launched[Result]) -> Iterator[None]:
 
 def _kill_child(pid: int, local_rank: int) -> None:
     if not pid:
-        return  # It has not begun to live.
+        return  # it has not started yet
     try:
         is_running = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
-        return  # The agent has seen its end already; the number may be somebody else's by now.
+        return  # the agent has reaped it; another process may have the number by now
     if is_running:
-        LOGGER.warning("local rank %d (process %d) hangs: it did not end when told to, and is killed", local_rank, pid)
+        LOGGER.warning("local rank %d (process %d) hangs: it did not end on SIGTERM and is killed", local_rank, pid)
         os.kill(pid, signal.SIGKILL)
 
 
-def _concluded(outcomes: list[Outcome[Result]]) -> Result:
+def _concluded(outcomes: list[RankOutcome[Result]]) -> Result:
     stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped is not None), None)
     if stopped is not None:
         raise StoppedOnRequest(stopped)
@@ -228,22 +232,22 @@ def _concluded(outcomes: list[Outcome[Result]]) -> Result:
 
 
 def _explained(error: ChildFailedError, launched: _Launched[Result]) -> RunnerError:
-    """The failure that came first, told last; run.json says so too."""
+    """The error of the process that failed first; run.json and the log get it too."""
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
     folder = launched.shared_state.folder
     record = first_failure([launched.assignment.records])
     if (record is None or record.is_echo) and failure.exitcode < 0:
-        record = _without_words(rank, failure, folder)
+        record = _unexplained(rank, failure, folder)
     if record is None:
-        record = _without_words(rank, failure, folder)
-    return _told(record, launched)
+        record = _unexplained(rank, failure, folder)
+    return _recorded(record, launched)
 
 
-def _told(record: FailureRecord, launched: _Launched[Result]) -> RunnerError:
+def _recorded(record: FailureRecord, launched: _Launched[Result]) -> RunnerError:
     folder = launched.shared_state.folder
     if folder is not None:
         correct_record(folder, record, launched.work.num_earlier)
-    show(record)
+    log_failure(record)
     return record.as_error()
 
 
@@ -254,16 +258,16 @@ def _reported(error: RunnerError, launched: _Launched[Result]) -> RunnerError:
 
 
 def _give_up(launched: _Launched[Result]) -> None:
-    """Say how the run ended and end this process, whose main thread waits for an answer that will not come."""
+    """Report the failure and end this process, whose main thread waits for an answer that will never come."""
     record = first_failure([launched.assignment.records])
     if record is not None:
-        error = _told(record, launched)
+        error = _recorded(record, launched)
         console.show_error(error)
         shutil.rmtree(launched.assignment.records, ignore_errors=True)
         os._exit(error.exit_code)
 
 
-def _without_words(rank: int, failure: ProcessFailure, folder: Path | None) -> FailureRecord:
+def _unexplained(rank: int, failure: ProcessFailure, folder: Path | None) -> FailureRecord:
     log = run_folder.RunFolder(folder).log_file(rank) if folder is not None else None
     return FailureRecord(
         rank=rank,

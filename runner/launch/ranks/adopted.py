@@ -1,4 +1,4 @@
-"""Takes this process's place among processes that torchrun, srun, mpirun or Azure have started; starts none."""
+"""One rank among processes that torchrun, srun, mpirun or Azure started."""
 
 from __future__ import annotations
 
@@ -10,66 +10,62 @@ from torch.distributed import DistError
 from runner.base.console import LOGGER
 from runner.base.errors import RunnerError
 from runner.base.stop import StopRequest
-from runner.launch.environment import Place, meeting_of
+from runner.launch.environment import AdoptedRank, rendezvous_url
 from runner.launch.preflight import Ready
 from runner.launch.ranks.failure import as_lost_peer
-from runner.launch.ranks.rank import Life, Task, live
-from runner.launch.ranks.rendezvous import check_in, connect, facts_of
-from runner.training.work import Result, Work
+from runner.launch.ranks.rank import RankProcess
+from runner.launch.ranks.rendezvous import assign_ranks, gather_facts, open_rendezvous_store
+from runner.training.attempt import Result, Work
 
 _ECHO_SECONDS = 2.0
 _SECONDS_TO_TELL = 30.0
 
 
-def _do_nothing(*_: object) -> None:
-    """Nobody watches the processes of this machine but whoever has started them."""
-
-
-def live_adopted(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
-    """Do a work as one of many processes that others have started.
+def run_adopted(ready: Ready, folder: Path | None, work: Work[Result]) -> Result:
+    """Do the work as one of the processes that another program started.
 
     Raises:
-        RunnerError: see :func:`runner.launch.ranks.rank.live`.
+        RunnerError: see :meth:`runner.launch.ranks.rank.RankProcess.run`.
     """
     plan, place = ready.plan, ready.plan.place
-    assert place is not None, "the plan is of this mode"
-    task = Task(ready=ready, work=work, folder=folder)
+    assert place is not None, "the plan's mode is adopted"
     with StopRequest() as stop:
-        life = Life(
+        process = RankProcess(
+            ready=ready,
+            work=work,
+            folder=folder,
             rank=place.rank,
             world_size=plan.world_size,
             local_rank=place.local_rank,
-            url=meeting_of(place, ready.config.dist),
+            url=rendezvous_url(place, ready.config.dist),
             stop=stop,
-            on_folder=_do_nothing,
-            on_failure=_do_nothing,
+            on_folder=lambda _: None,
+            on_failure=lambda _: None,
         )
         try:
-            return live(task, life)
+            return process.run()
         except Exception as error:
-            told = as_lost_peer(error)
-            if told is error:
+            lost = as_lost_peer(error)
+            if lost is error:
                 raise
-            # Whoever has started us names the process that ended first; that is not this one.
+            # torchrun and the like report the process that ends first, which must not be this one.
             time.sleep(_ECHO_SECONDS)
-            raise told from error
+            raise lost from error
 
 
-def tell_refusal(place: Place, error: RunnerError) -> None:
-    """Let the others end as well when this process was refused before it had met them.
+def share_refusal(place: AdoptedRank, error: RunnerError) -> None:
+    """Let the other processes fail with the error that ended this one before the rendezvous.
 
     Args:
-        place: of this process.
-        error: by which it was refused.
+        place: rank of this process.
+        error: the error that ended it.
     """
-    if place.world_size is None or place.world_size == 1:
-        return
-    url = place.meeting
-    if url is None:
-        return  # Only the config could say where they meet, and it was refused.
+    url = place.rendezvous
+    if url is None or place.world_size is None or place.world_size == 1:
+        return  # without a URL, only the config could give one, and it may be what is wrong
     try:
-        store = connect(url, place.rank, place.world_size, _SECONDS_TO_TELL)
-        check_in(store, place.rank, place.world_size, facts_of(None, None, error), _SECONDS_TO_TELL)
+        store = open_rendezvous_store(url, place.rank, place.world_size, _SECONDS_TO_TELL)
+        assign_ranks(store, place.rank, place.world_size, gather_facts(None, None, error), _SECONDS_TO_TELL)
     except (RunnerError, DistError) as answer:
-        # As expected: the answer is the refusal itself, or the others have been refused and are gone.
-        LOGGER.debug("told the other processes: %s", answer)
+        # As expected: rank 0 answers with the error itself, unless the other processes have ended already.
+        LOGGER.debug("answer of the other processes: %s", answer)

@@ -1,4 +1,4 @@
-"""Ends a process that was asked to stop and does not come to it: what it waits for may never come."""
+"""Ends a process that was asked to stop and hangs."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ from runner.launch.ranks.failure import correct_record, record_failure
 from runner.run import checkpoint_writer
 
 _TICK_SECONDS = 0.2
-# The disk that the process waits for may be the one to write the reason to.
-_SECONDS_TO_TELL = 5.0
+_SECONDS_TO_REPORT = 5.0  # the report may hang as well, on the same disk
 
 
 def grace_seconds(config: Config) -> float:
-    """How long a stop may take: SLURM, which warns before a job's time is up, gives no more than that."""
+    """How long a stop may take; in a SLURM job at most until its time limit, of which SLURM warns."""
     seconds, dist = config.trainer.grace_seconds, config.dist
     return min(seconds, dist.slurm.warning_seconds) if dist.launcher == "submitted" else seconds
 
 
 @contextmanager
-def ended_in_time(
-    config: Config, stop: StopRequest, log: Path, if_cut: str, on_overrun: Callable[[GraceExceededError], None]
+def exit_after_grace(
+    config: Config,
+    stop: StopRequest,
+    log: Path,
+    advice_if_killed: str,
+    on_overrun: Callable[[GraceExceededError], None],
 ) -> Iterator[None]:
-    """End this process when the block is not left within trainer.grace_seconds of a request to stop.
+    """End this process if the block takes longer than trainer.grace_seconds after a request to stop.
 
-    Nothing that is written can be left half-written by this: a checkpoint counts once it is renamed.
+    A checkpoint that is being written is lost, but none is ever damaged: the last step of writing is a rename.
 
     Args:
         config: of the run.
-        stop: tells that a stop is wanted.
-        log: gets the stacks of all threads.
-        if_cut: a sentence on what stands and how to go on.
-        on_overrun: called with the reason, on another thread and for some seconds at most; the process ends after it.
+        stop: tells whether to stop.
+        log: the stacks of all threads are appended here.
+        advice_if_killed: a sentence on what is saved and how to continue.
+        on_overrun: called with the error, on another thread and for some seconds at most, before the process ends.
     """
     is_over = threading.Event()
     seconds = grace_seconds(config)
@@ -51,7 +54,7 @@ def ended_in_time(
             if is_over.wait(_TICK_SECONDS):
                 return
         if not is_over.wait(seconds):
-            _end(_overrun(stop, seconds, log, if_cut), log, on_overrun)
+            _end(_overrun(stop, seconds, log, advice_if_killed), log, on_overrun)
 
     thread = threading.Thread(target=watch, name="grace", daemon=True)
     thread.start()
@@ -62,19 +65,19 @@ def ended_in_time(
         thread.join()
 
 
-def tell_alone(run_dir: Path, log: Path, error: GraceExceededError, num_earlier: int) -> None:
-    """Say why a run of one process ends, on the terminal first: the run folder may be what hangs."""
+def report_overrun(run_dir: Path, log: Path, num_earlier: int, error: GraceExceededError) -> None:
+    """Report the end of a single process, on the terminal first: writing to the run folder may hang."""
     show_error(error)
     correct_record(run_dir, record_failure(0, error, log), num_earlier)
     LOGGER.error("%s", error, extra=FILE_ONLY)
 
 
-def _overrun(stop: StopRequest, seconds: float, log: Path, if_cut: str) -> GraceExceededError:
+def _overrun(stop: StopRequest, seconds: float, log: Path, advice_if_killed: str) -> GraceExceededError:
     is_writing = _main_thread_is_in(checkpoint_writer.__name__)
     what = "a checkpoint was still being written" if is_writing else "the process did not get to the end of a step"
     return GraceExceededError(
         f"asked to stop ({stop.received or 'by a signal'}), but not done within {seconds:g} seconds "
-        f"(trainer.grace_seconds): {what}; the stacks of its threads are in {log}. {if_cut}"
+        f"(trainer.grace_seconds): {what}; the stacks of its threads are in {log}. {advice_if_killed}"
     )
 
 
@@ -86,13 +89,13 @@ def _main_thread_is_in(module: str) -> bool:
 
 
 def _end(error: GraceExceededError, log: Path, on_overrun: Callable[[GraceExceededError], None]) -> None:
-    def tell() -> None:
+    def report() -> None:
         on_overrun(error)
         with log.open("a", encoding="utf-8") as file:
             faulthandler.dump_traceback(file, all_threads=True)
 
-    teller = threading.Thread(target=tell, name="last words", daemon=True)
-    teller.start()
-    teller.join(_SECONDS_TO_TELL)
-    # Not by an exception: the thread that could raise it is the one that hangs.
+    reporter = threading.Thread(target=report, name="overrun", daemon=True)
+    reporter.start()
+    reporter.join(_SECONDS_TO_REPORT)
+    # Not by an exception, which the main thread, hanging, would never raise.
     os._exit(error.exit_code)

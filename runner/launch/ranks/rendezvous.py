@@ -1,12 +1,11 @@
-"""One process joins the others: they connect to a store, compare what they are about to do, and form the group.
+"""The rendezvous of a run's processes: they connect to a store, compare config and data, and form the process group.
 
-torch.distributed's own rendezvous brings the processes together, whatever has started them. Each tells rank 0 its
-machine, cores and config; rank 0 validates them and answers all. A process that was refused before says so here, and
-all end with that.
+The store is torch.distributed's own, whatever started the processes. Each process writes its machine, cores and config
+there; rank 0 compares them and answers with the rank assignments, or with an error that all processes raise. A process
+that failed its checks before writes that error instead.
 
-The store may be older than the processes: that of an elastic agent outlives restarts, which the agents of two machines
-count differently, and a file may be left from a job that crashed. So each rank 0 opens a space of its own in it, and
-a process believes the answer that names its token.
+The store may be older than the processes: that of an elastic agent outlives restarts, and a file may be left over from
+a job that crashed. So each rank 0 writes under a new prefix, and a process accepts only an answer with its own token.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -28,8 +27,8 @@ import torch.distributed
 from torch.distributed import DistError, PrefixStore, ProcessGroup  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 
-from runner.base.errors import LaunchError, RunnerError, named
-from runner.base.time_limit import within
+from runner.base.errors import LaunchError, RunnerError, error_named
+from runner.base.stop import run_with_timeout
 from runner.base.untrusted import UntrustedFileError, parse_json, printable
 from runner.config.schema import Config
 from runner.config.schema.effects import effect_of
@@ -38,52 +37,52 @@ from runner.dist.addresses import network_id
 from runner.dist.stores import open_store
 
 _MOST_SECONDS_TO_LEAVE = 10.0
-_SECONDS_TO_ANSWER = 5.0  # beyond the longest wait, for what waits to say so by itself
+_SECONDS_TO_ANSWER = 5.0  # beyond the longest wait, so that whatever waits raises its own error first
 _POLL_SECONDS = 0.1
 _OPEN_SPACE = "runner/open"
 _SHOWN_DIFFERENCES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a process tells before anything begins."""
+class RankFacts:
+    """What a process writes to the store, for rank 0 to compare."""
 
     host: str
     cores: Sequence[int]
     """Cores that the process may use."""
     config: Mapping[str, Any] | None
-    """All values by full key; None where the process was refused before it had a config."""
+    """All values by full key; None where the process failed before it had a config."""
     data: str
     """Digest of the data set as this process sees it."""
     device: str = ""
-    """Its kind: cpu, cuda or mps."""
+    """cpu, cuda or mps."""
     gpu: str = ""
-    """Identifier of the GPU that the process has to itself; empty where it shares, or is not known yet."""
+    """Identifier of the GPU that no other process may use; empty where GPUs may be shared, or it is not known yet."""
     network: str = ""
-    """The same for processes that share a loopback interface; empty where that can't be told."""
+    """Identifier of the network namespace, equal for processes that share a loopback interface; empty if unknown."""
     refusal: tuple[str, str] | None = None
-    """Name and message of the error by which the process was refused."""
+    """Name and message of the error that ended the process before the rendezvous."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Of this process and no other, be it of the same rank."""
+    """Unique to this process, even among processes of the same rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankAssignment:
-    """What rank 0 answers to a process."""
+    """The assignment of one process, as rank 0 answers it."""
 
     local_rank: int
-    """Number among the processes of its machine."""
+    """Number among the processes of the machine."""
     local_world_size: int
     num_sharing_cores: int
-    """Processes of its machine that may use one of its cores, itself included."""
+    """Processes of the machine, itself included, that may run on one of its cores."""
     is_one_machine: bool = False
     """Whether all processes share a loopback interface."""
 
 
-def facts_of(config: Config | None, splits: Splits | None, refusal: RunnerError | None = None) -> Facts:
+def gather_facts(config: Config | None, splits: Splits | None, refusal: RunnerError | None = None) -> RankFacts:
     """The facts of this process."""
     has_affinity = hasattr(os, "sched_getaffinity")
-    return Facts(
+    return RankFacts(
         host=socket.gethostname(),
         cores=sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1)),
         config=None if config is None else _flat(config.model_dump(mode="json")),
@@ -93,14 +92,14 @@ def facts_of(config: Config | None, splits: Splits | None, refusal: RunnerError 
     )
 
 
-def connect(url: str, rank: int, world_size: int, seconds: float) -> Store:
-    """Connect to the others' store, by env://, tcp://host:port or file:///path.
+def open_rendezvous_store(url: str, rank: int, world_size: int, seconds: float) -> Store:
+    """Connect to the processes' store, by env://, tcp://host:port or file:///path.
 
     Raises:
-        LaunchError: when it does not answer in time, or can't be opened.
+        LaunchError: it does not answer in time, or can't be opened.
     """
     try:
-        store = within(seconds + _SECONDS_TO_ANSWER, lambda: open_store(url, rank, world_size, seconds))
+        store = run_with_timeout(seconds + _SECONDS_TO_ANSWER, lambda: open_store(url, rank, world_size, seconds))
     except (DistError, RuntimeError, ValueError, OSError) as error:  # TimeoutError is an OSError
         reason = str(error).strip().splitlines()[0]
         where = url
@@ -109,22 +108,24 @@ def connect(url: str, rank: int, world_size: int, seconds: float) -> Store:
                 f"env:// (MASTER_ADDR = {os.environ.get('MASTER_ADDR')}, MASTER_PORT = {os.environ.get('MASTER_PORT')})"
             )
         raise LaunchError(
-            f"rank {rank} of {world_size} can't meet the others at {where} within {seconds:g} seconds "
+            f"rank {rank} of {world_size} can't connect to the others at {where} within {seconds:g} seconds "
             f"(dist.rendezvous_timeout_seconds): {reason}. Rank 0 opens this port on its own machine: is the host the "
             "one of rank 0, is the port free there, and does no firewall close it?"
         ) from error
     return store
 
 
-def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: float) -> tuple[RankAssignment, Store]:
-    """Tell rank 0 the facts of this process and wait for its answer; every process must call it.
+def assign_ranks(
+    store: Store, rank: int, world_size: int, facts: RankFacts, seconds: float
+) -> tuple[RankAssignment, Store]:
+    """Send the facts of this process to rank 0 and wait for its answer; every process must call it.
 
     Returns:
-        Where this process sits, and the part of the store that belongs to these processes.
+        The assignment of this process, and the part of the store that belongs to these processes.
 
     Raises:
-        LaunchError: when processes are missing after `seconds`, or differ in config or data.
-        RunnerError: by which any of the processes was refused.
+        LaunchError: processes are missing after `seconds`, or differ in config or data.
+        RunnerError: the error that ended another process before the rendezvous.
     """
 
     def ask() -> tuple[Store, dict[str, Any]]:
@@ -136,62 +137,62 @@ def check_in(store: Store, rank: int, world_size: int, facts: Facts, seconds: fl
         return space, answer
 
     try:
-        space, answer = within(seconds + _MOST_SECONDS_TO_LEAVE + _SECONDS_TO_ANSWER, ask)
+        space, answer = run_with_timeout(seconds + _MOST_SECONDS_TO_LEAVE + _SECONDS_TO_ANSWER, ask)
     except TimeoutError as error:
         raise LaunchError(
-            f"rank {rank} of {world_size} had met the others, who do not answer any more ({error}): is rank 0's "
-            "process or machine stopped?"
+            f"rank {rank} of {world_size} was connected to the others, which do not answer any more ({error}): is "
+            "rank 0's process or machine stopped?"
         ) from error
     except (UntrustedFileError, UnicodeDecodeError, TypeError, KeyError, IndexError) as error:
         raise LaunchError(
-            f"rank {rank} of {world_size} was told by the store what no process of a run tells "
-            f"({printable(str(error))}): somebody else writes there; see who reaches this network"
+            f"rank {rank} of {world_size} read from the store what no process of a run writes "
+            f"({printable(str(error))}): another program writes there; check who can reach this network"
         ) from error
     if "refusal" in answer:
         name, message = answer["refusal"]
-        raise named(name, message) or LaunchError(f"{name}: {message}")
+        raise error_named(name, message) or LaunchError(f"{name}: {message}")
     return RankAssignment(**answer["rank_assignments"][rank]), space
 
 
-def _answered(store: Store, world_size: int, facts: Facts, seconds: float) -> tuple[Store, dict[str, Any]]:
-    """As rank 0: open a space, judge what all tell there, and answer."""
+def _answered(store: Store, world_size: int, facts: RankFacts, seconds: float) -> tuple[Store, dict[str, Any]]:
+    """As rank 0: announce a new prefix, compare the facts that all processes write there, and answer."""
     name = secrets.token_hex(8)
     space = PrefixStore(f"runner/{name}", store)
     space.set("facts/0", json.dumps(vars(facts)))
     store.set(_OPEN_SPACE, name)
-    answer = _judged(space, world_size, seconds)
+    answer = _answer_to_all(space, world_size, seconds)
     space.set("answer", json.dumps(answer))
     return space, answer
 
 
-def _asked(store: Store, rank: int, facts: Facts, seconds: float) -> tuple[Store, dict[str, Any]]:
-    """As any other rank: tell the facts wherever rank 0 is, until it has answered this very process."""
-    deadline, told = time.monotonic() + seconds, ""
+def _asked(store: Store, rank: int, facts: RankFacts, seconds: float) -> tuple[Store, dict[str, Any]]:
+    """As any other rank: write the facts under the newest prefix until an answer names this process's token."""
+    deadline, prefix = time.monotonic() + seconds, ""
     space = store
     while time.monotonic() <= deadline:
-        name = store.get(_OPEN_SPACE).decode() if store.check([_OPEN_SPACE]) else told
-        if name != told:
-            told, space = name, PrefixStore(f"runner/{name}", store)
+        name = store.get(_OPEN_SPACE).decode() if store.check([_OPEN_SPACE]) else prefix
+        if name != prefix:
+            prefix, space = name, PrefixStore(f"runner/{name}", store)
             space.set(f"facts/{rank}", json.dumps(vars(facts)))
-        if told and space.check(["answer"]):
+        if prefix and space.check(["answer"]):
             answer = _read(space, "answer")
             if "refusal" in answer or answer["tokens"][rank] == facts.token:
                 return space, answer
         time.sleep(_POLL_SECONDS)
     raise LaunchError(
-        f"rank 0 did not answer within {seconds:g} seconds (dist.rendezvous_timeout_seconds); rank {rank} was there"
+        f"rank 0 did not answer within {seconds:g} seconds (dist.rendezvous_timeout_seconds) to rank {rank}"
     )
 
 
 def _read(space: Store, key: str) -> dict[str, Any]:
-    told = parse_json(space.get(key).decode(), key)
-    if not isinstance(told, dict):
+    value = parse_json(space.get(key).decode(), key)
+    if not isinstance(value, dict):
         raise UntrustedFileError(f"{key} is no object")
-    return told
+    return value
 
 
 def _leave(store: Store, space: Store, rank: int, world_size: int) -> None:
-    """Rank 0, in which the store may live, stays until all have read its answer, unless one of them has died."""
+    """Wait as rank 0, which may serve the store, until all have read the answer, or some seconds if one has died."""
     num_readers = space.add("readers", 1)
     if rank != 0:
         return
@@ -199,19 +200,19 @@ def _leave(store: Store, space: Store, rank: int, world_size: int) -> None:
     while num_readers < world_size and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         num_readers = space.add("readers", 0)
-    store.delete_key(_OPEN_SPACE)  # whoever comes from now on belongs to others
+    store.delete_key(_OPEN_SPACE)  # later processes belong to another group
 
 
-def _judged(space: Store, world_size: int, seconds: float) -> dict[str, Any]:
+def _answer_to_all(space: Store, world_size: int, seconds: float) -> dict[str, Any]:
     keys = [f"facts/{rank}" for rank in range(world_size)]
     deadline = time.monotonic() + seconds
     pending = dict(enumerate(keys))
-    everyone: dict[int, Facts] = {}
+    everyone: dict[int, RankFacts] = {}
     while pending:
         for rank, key in list(pending.items()):
             if not space.check([key]):
                 continue
-            everyone[rank] = Facts(**_read(space, pending.pop(rank)))
+            everyone[rank] = RankFacts(**_read(space, pending.pop(rank)))
             if everyone[rank].refusal is not None:
                 return {"refusal": _shown_refusal(rank, everyone[rank])}
         if pending and time.monotonic() > deadline:
@@ -230,22 +231,22 @@ def _judged(space: Store, world_size: int, seconds: float) -> dict[str, Any]:
 def _shown_missing(missing: list[int], world_size: int, seconds: float) -> str:
     ranks = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
     return (
-        f"{world_size - len(missing)} of {world_size} processes came within {seconds:g} seconds "
+        f"{world_size - len(missing)} of {world_size} processes connected within {seconds:g} seconds "
         f"(dist.rendezvous_timeout_seconds); missing: rank {ranks}"
     )
 
 
-def _shown_refusal(rank: int, facts: Facts) -> tuple[str, str]:
+def _shown_refusal(rank: int, facts: RankFacts) -> tuple[str, str]:
     assert facts.refusal is not None
     name, message = facts.refusal
     return name, f"{message} [rank {rank} on {facts.host}]"
 
 
-def _difference(everyone: Sequence[Facts]) -> str | None:
+def _difference(everyone: Sequence[RankFacts]) -> str | None:
     first = everyone[0]
     for rank, facts in enumerate(everyone):
         if facts.config != first.config:
-            assert facts.config is not None and first.config is not None, "a process without a config was refused"
+            assert facts.config is not None and first.config is not None, "a process without a config has a refusal"
             keys = [
                 key
                 for key in {**first.config, **facts.config}
@@ -256,27 +257,27 @@ def _difference(everyone: Sequence[Facts]) -> str | None:
                 more = f", and {len(shown) - _SHOWN_DIFFERENCES} more" if len(shown) > _SHOWN_DIFFERENCES else ""
                 return (
                     f"rank {rank} on {facts.host} was started with another config than rank 0 on {first.host}: "
-                    f"{'; '.join(shown[:_SHOWN_DIFFERENCES])}{more}. Start all with the same command"
+                    f"{'; '.join(shown[:_SHOWN_DIFFERENCES])}{more}. Start all processes with the same command"
                 )
         if facts.data != first.data:
             return (
-                f"rank {rank} on {facts.host} sees another data set than rank 0 on {first.host} (classes, numbers of "
+                f"rank {rank} on {facts.host} has another data set than rank 0 on {first.host} (classes, numbers of "
                 "images or labels differ); give both the same files"
             )
     return _clash(everyone)
 
 
-def _clash(everyone: Sequence[Facts]) -> str | None:
-    """Why the devices of these processes don't go together."""
-    first, takers = everyone[0], dict[str, int]()
+def _clash(everyone: Sequence[RankFacts]) -> str | None:
+    """Why these processes can't form a process group with their devices; None where they can."""
+    first, users = everyone[0], dict[str, int]()
     for rank, facts in enumerate(everyone):
         if facts.device != first.device:
             return (
                 f"rank {rank} on {facts.host} would compute on {facts.device}, rank 0 on {first.host} on "
-                f"{first.device}, and the two can't exchange gradients; mend or leave out the machine whose GPU or "
-                "driver does not work (doctor says more), or set trainer.device=cpu for all"
+                f"{first.device}, and the two can't exchange gradients; repair or leave out the machine whose GPU or "
+                "driver does not work (`doctor` says more), or set trainer.device=cpu for all"
             )
-        other = takers.setdefault(facts.gpu, rank) if facts.gpu else rank
+        other = users.setdefault(facts.gpu, rank) if facts.gpu else rank
         if other != rank:
             return (
                 f"rank {other} on {everyone[other].host} and rank {rank} on {facts.host} would share the GPU "
@@ -286,7 +287,7 @@ def _clash(everyone: Sequence[Facts]) -> str | None:
     return None
 
 
-def _rank_assignments(everyone: Sequence[Facts]) -> list[RankAssignment]:
+def _rank_assignments(everyone: Sequence[RankFacts]) -> list[RankAssignment]:
     on_host = Counter(facts.host for facts in everyone)
     networks = {facts.network for facts in everyone}
     seen: Counter[str] = Counter()
@@ -309,10 +310,10 @@ def _rank_assignments(everyone: Sequence[Facts]) -> list[RankAssignment]:
 def form_group(
     store: Store, rank: int, world_size: int, *, backend: str, device: torch.device, seconds: float
 ) -> ProcessGroup:
-    """Let the processes exchange tensors; every process must call it.
+    """Form the process group; every process must call it.
 
     Args:
-        store: the part of it that belongs to these processes.
+        store: the part of the store that belongs to these processes.
         rank: of this process.
         world_size: number of processes.
         backend: nccl or gloo.
@@ -320,7 +321,7 @@ def form_group(
         seconds: longest wait in one exchange.
 
     Returns:
-        A second group, of gloo, for small messages between the CPUs.
+        A second group, with gloo, for small messages between the CPUs.
     """
     timeout = timedelta(seconds=seconds)
     torch.distributed.init_process_group(
@@ -349,8 +350,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
-
-
-def with_local_rank(own: RankAssignment, local_rank: int | None) -> RankAssignment:
-    """With the local rank that the starter has given, where it has given one."""
-    return own if local_rank is None else replace(own, local_rank=local_rank)

@@ -1,1 +1,1 @@
-"""What the commands `dataset …` do: bring images in, split, check and show them. Imports no torch, `show` apart."""
+"""The commands `dataset …`: import, split, check and show images. Only `show` imports torch."""

@@ -1,4 +1,4 @@
-"""Reads COCO's JSON of images, annotations and categories as one class per image."""
+"""Reads what labels the images of an import or a split: COCO's JSON and CSV lists; checks the files they name."""
 
 from __future__ import annotations
 
@@ -12,25 +12,33 @@ from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from runner.base.errors import ConfigError, InvalidDatasetError, NotLabeledDatasetError, Problem
+from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, read_bytes
-from runner.data.sources.index import is_image_name, told
-from runner.data.sources.rows import Columns, ListMistake, MissingColumns, Row, entry, labels_told, rows_of
+from runner.base.user_paths import refuse_address
+from runner.data.sources.index import is_image_name, printable_path
+from runner.data.sources.rows import (
+    Columns,
+    ListMistake,
+    MissingColumns,
+    Row,
+    contradicting_labels,
+    entry_text,
+    rows_of,
+)
 
-# LVIS has a file of 1.1 GB.
+# The annotations of LVIS take 1.1 GB.
 _MOST_BYTES = 2 << 30
 NO_ANNOTATION = "without an annotation"
 SEVERAL_LABELS = "with several labels"
 
 _Rule = Literal["error", "largest", "first", "skip"]
-
-
 _THREADS = 16
 _MAX_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
 class CocoLabels:
-    """The class of each image, by its file name in the JSON, and what is left out, by reason."""
+    """The class of each image, by its file name in the JSON, and the names that are left out, by reason."""
 
     labels: Mapping[str, str]
     left_out: Mapping[str, Sequence[str]]
@@ -44,12 +52,13 @@ def read_coco(file: Path, multiple_labels: _Rule) -> CocoLabels:
 
     Args:
         file: in the format of https://cocodataset.org/#format-data (object detection).
-        multiple_labels: what to do with images of several categories.
+        multiple_labels: for images of several categories: fail, take the category of the largest or the first
+            annotation, or leave the image out.
 
     Raises:
         NotLabeledDatasetError: there are no annotations.
         InvalidDatasetError: the file can't be read, is not of this format, or has an image of several categories
-            where that is an error.
+            and `multiple_labels` is error.
     """
     tree = _loaded(file)
     try:
@@ -58,21 +67,30 @@ def read_coco(file: Path, multiple_labels: _Rule) -> CocoLabels:
         annotations: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
         for annotation in tree["annotations"]:
             annotations[annotation["image_id"]].append(annotation)
+        for name in files.values():
+            _refuse_address(file, name)
         return _labels(file, files, names, annotations, multiple_labels)
     except (KeyError, TypeError, IndexError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise InvalidDatasetError(
-            f"input = {file}: not as COCO's format has it: {what}; expected "
+            f"input = {file}: not in COCO's format: {what}; expected "
             '{"images": [{"id", "file_name"}], "annotations": [{"image_id", "category_id", "bbox"}], '
             '"categories": [{"id", "name"}]}'
         ) from error
+
+
+def _refuse_address(file: Path, name: str) -> None:
+    try:
+        refuse_address(name)
+    except ValueError as error:
+        raise InvalidDatasetError(f"input = {file}: the file_name of an image {error}") from error
 
 
 def _loaded(file: Path) -> Mapping[str, Any]:
     try:
         tree = json.loads(read_bytes(file, max_bytes=_MOST_BYTES))
     except OSError as error:
-        raise InvalidDatasetError(f"input = {file}: can't be read: {error.strerror}") from error
+        raise InvalidDatasetError(f"input = {file}: can't be read: {reason_of(error)}") from error
     except UntrustedFileError as error:
         raise InvalidDatasetError(f"input: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -105,7 +123,9 @@ def _labels(
         else:
             label = names[_chosen(file, name, own, categories, rule)["category_id"]]
             if labels.setdefault(name, label) != label:
-                raise InvalidDatasetError(f"input = {file}: {told(name)} is listed twice, with different labels")
+                raise InvalidDatasetError(
+                    f"input = {file}: {printable_path(name)} is listed twice, with different labels"
+                )
     return CocoLabels(labels, left_out)
 
 
@@ -117,8 +137,8 @@ def _chosen(
     match rule:
         case "error" | "skip":
             raise InvalidDatasetError(
-                f"input = {file}: {told(name)} has several labels: {', '.join(sorted(categories))}; choose a rule "
-                "with multiple_labels=largest, first or skip"
+                f"input = {file}: {printable_path(name)} has several labels: {', '.join(sorted(categories))}; choose a "
+                "rule with multiple_labels=largest, first or skip"
             )
         case "largest":
             return max(own, key=_area)
@@ -135,25 +155,25 @@ def _area(annotation: Mapping[str, Any]) -> float:
 
 
 @dataclass(frozen=True)
-class ImageList:
-    """The images of a list, each once, in its order."""
+class ListedImages:
+    """The images of a list, each once, in the order of the list."""
 
     rows: tuple[Row, ...]
     num_repeated: int
-    """Rows that say the same as an earlier one."""
+    """Rows that repeat an earlier one."""
 
 
-def read_list(file: Path, columns: Columns, *, delimiter: str, encoding: str) -> ImageList:
-    """Read a list; a byte order mark, CRLF and quotes are as in RFC 4180 and Excel.
+def read_image_list(file: Path, columns: Columns, *, delimiter: str, encoding: str) -> ListedImages:
+    """Read a CSV list (RFC 4180, with or without a byte order mark).
 
     Raises:
-        ConfigError: a column is not there.
-        InvalidDatasetError: the list can't be read, is empty, lacks values, or contradicts itself.
+        ConfigError: a column is missing.
+        InvalidDatasetError: the list can't be read, is empty, lacks values, or has an image twice, differently.
     """
     try:
         return _without_repeats(file, list(rows_of(file, columns, delimiter=delimiter, encoding=encoding)))
     except OSError as error:
-        raise InvalidDatasetError(f"input = {file}: can't be read: {error.strerror}") from error
+        raise InvalidDatasetError(f"input = {file}: can't be read: {reason_of(error)}") from error
     except UntrustedFileError as error:
         raise InvalidDatasetError(f"input: {error}") from error
     except MissingColumns as mistake:
@@ -175,33 +195,33 @@ def _missing_columns(file: Path, mistake: MissingColumns) -> Iterator[Problem]:
         )
 
 
-def _without_repeats(file: Path, rows: list[Row]) -> ImageList:
+def _without_repeats(file: Path, rows: list[Row]) -> ListedImages:
     if not rows:
         raise InvalidDatasetError(f"input = {file}: the list names no image")
     seen: dict[str, Row] = {}
     for row in rows:
         first = seen.setdefault(row.path, row)
-        if first[1:] != row[1:]:  # but for the line
-            said = "in other groups or splits" if first.label == row.label else labels_told(first, row)
+        if first[1:] != row[1:]:  # all but the line number
+            said = "in other groups or splits" if first.label == row.label else contradicting_labels(first, row)
             raise InvalidDatasetError(
-                f"input = {file}: {entry(row.path, row.line)} stands there twice and differently "
+                f"input = {file}: {entry_text(row.path, row.line)} is listed twice, with different values "
                 f"(lines {first.line} and {row.line}: {said})"
             )
-    return ImageList(tuple(seen.values()), num_repeated=len(rows) - len(seen))
+    return ListedImages(tuple(seen.values()), num_repeated=len(rows) - len(seen))
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse an input that is neither a file nor a folder: to open a FIFO, or to read a device, may never end.
+    """Refuse an input that is neither a file nor a folder: reading a FIFO or a device may block forever.
 
     Raises:
-        InvalidDatasetError: it is not there, can't be looked at, or is something else.
+        InvalidDatasetError: it does not exist, can't be accessed, or is a device, a FIFO or a socket.
     """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
         raise InvalidDatasetError(f"input = {path}: there is no such file or folder") from error
     except OSError as error:
-        raise InvalidDatasetError(f"input = {path}: can't be read: {error.strerror}") from error
+        raise InvalidDatasetError(f"input = {path}: can't be read: {reason_of(error)}") from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InvalidDatasetError(f"input = {path}: is a device, a FIFO or a socket; expected a file or a folder")
 
@@ -210,7 +230,7 @@ def sizes_of(input_file: Path, root: Path, names: list[str]) -> list[int]:
     """The size in bytes of each file that a list names, absolutely or relative to `root`.
 
     Raises:
-        InvalidDatasetError: some are not there; says how many, and which are the first.
+        InvalidDatasetError: some do not exist; the message counts them and names the first.
     """
 
     def size(name: str) -> int | None:
@@ -220,15 +240,15 @@ def sizes_of(input_file: Path, root: Path, names: list[str]) -> list[int]:
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
-    # Asking one by one takes long on file systems over a network.
+    # In parallel, since each call is slow on network file systems.
     with ThreadPoolExecutor(_THREADS) as pool:
         sizes = list(pool.map(size, names))
     missing = [name for name, num_bytes in zip(names, sizes, strict=True) if num_bytes is None]
     if missing:
-        named = [told(name) for name in missing if is_image_name(name)]
+        named = [printable_path(name) for name in missing if is_image_name(name)]
         examples = ", ".join(named[:_MAX_EXAMPLES]) + (", …" if len(named) > _MAX_EXAMPLES else "")
         raise InvalidDatasetError(
-            f"input = {input_file}: {len(missing):,} of {len(names):,} files are not there or no files"
+            f"input = {input_file}: {len(missing):,} of {len(names):,} files do not exist or are no regular files"
             f"{f': {examples}' if examples else ''}; relative paths start at {root}, or at root=FOLDER"
         )
     return [num_bytes for num_bytes in sizes if num_bytes is not None]

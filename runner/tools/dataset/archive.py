@@ -1,7 +1,7 @@
-"""Reads zip and tar archives without trusting them: each name, kind and size is judged before anything is written.
+"""Reads zip and tar archives without trusting them: names, kinds and sizes are checked before anything is written.
 
-Nothing is ever written under a name of the archive's own, so none can lead out of the output folder; such names are
-refused all the same, because an archive that has them is not what it seems.
+Files are never written under the names of the archive, so these can't lead out of the output folder; an archive with
+such names is refused nevertheless, as a sign of an attack.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.base.errors import InvalidDatasetError
-from runner.data.sources.index import told
+from runner.data.sources.index import printable_path
 
 CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES = 512
-# More than any header with its extended records; a header that claims more is an attack on memory.
+# More than any usual header with its extended records; a larger one would exhaust memory.
 _MAX_HEADER_BYTES = 1 << 20
 _DRIVE = re.compile(r"[A-Za-z]:")
 _GIB = 1 << 30
-# What the libraries raise for damaged archives, which document none of it.
+# Raised by the libraries for damaged archives; undocumented.
 _DAMAGES = (
     *(zipfile.BadZipFile, zipfile.LargeZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, RuntimeError, UnicodeError, OSError),
@@ -40,10 +40,10 @@ _DAMAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much an archive may hold."""
+    """How large the content of an archive may be."""
 
     max_expansion: float
-    """Times its own size."""
+    """Unpacked bytes per byte of the archive."""
     max_unpacked_gib: float
 
 
@@ -61,44 +61,43 @@ Chunks = Iterator[bytes]
 
 
 class _Stream(Protocol):
-    """What is read here: the part that all the libraries' files have in common."""
+    """The methods that the file objects of zipfile, tarfile, gzip, bz2 and lzma have in common."""
 
     def read(self, size: int, /) -> bytes: ...
     def close(self) -> None: ...
 
 
 @dataclass
-class _Judge:
-    """Refuses an archive by its members' names and kinds, and by what they add up to."""
+class _Checker:
+    """Checks names, kinds and total size of the members of an archive."""
 
     path: Path
     limits: Limits
     num_bytes: int = 0
     names: set[str] = field(default_factory=set)
 
-    def judge(self, name: str, num_bytes: int, kind: str | None) -> Member:
-        """Take one more file.
+    def check(self, name: str, num_bytes: int, kind: str | None) -> Member:
+        """Check one more file.
 
         Args:
             name: as the archive has it.
             num_bytes: its size when unpacked, as the archive claims; no more is ever read.
-            kind: what it is, if it is no ordinary file.
+            kind: what it is, if it is no regular file.
+
+        Raises:
+            InvalidDatasetError: it is unsafe, or the archive unpacks to too much.
         """
         if name.startswith(("/", "\\")) or _DRIVE.match(name):
             raise self.refusal(name, "is an absolute path")
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts:
-            raise self.refusal(name, "leads out of its folder with `..`")
+            raise self.refusal(name, "leads out of its folder by `..`")
         if kind is not None:
-            raise self.refusal(name, f"is {kind}, where only files and folders are taken")
+            raise self.refusal(name, f"is {kind}, but only files and folders are imported")
         cleaned = "/".join(parts)
         if cleaned in self.names:
-            raise self.refusal(name, "is there twice, and which one is meant can't be told")
+            raise self.refusal(name, "is there twice, so it is unclear which one is meant")
         self.names.add(cleaned)
-        self._add(num_bytes)
-        return Member(cleaned, num_bytes)
-
-    def _add(self, num_bytes: int) -> None:
         self.num_bytes += num_bytes
         own = self.path.stat().st_size
         if self.num_bytes > self.limits.max_expansion * own:
@@ -111,14 +110,17 @@ class _Judge:
                 f"input = {self.path}: unpacks to more than {self.limits.max_unpacked_gib:g} GiB; if that is right, "
                 "raise max_unpacked_gib"
             )
+        return Member(cleaned, num_bytes)
 
     def refusal(self, name: str, reason: str) -> InvalidDatasetError:
-        return InvalidDatasetError(f"input = {self.path}: the member {told(name)} {reason}; nothing was unpacked")
+        return InvalidDatasetError(
+            f"input = {self.path}: the member {printable_path(name)} {reason}; nothing was unpacked"
+        )
 
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """What the libraries raise for damaged archives, as one named error."""
+    """Turn the exceptions of the libraries into InvalidDatasetError."""
     try:
         yield
     except _DAMAGES as error:
@@ -132,7 +134,7 @@ def _damaged(path: Path, error: Exception) -> InvalidDatasetError:
             "encoding=cp437 or encoding=gbk"
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-    # A seek to where a damaged archive points is an invalid argument; other errors with a number are the machine's.
+    # A damaged archive may make the library seek to an invalid position (EINVAL); other numbers are I/O errors.
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
         return InvalidDatasetError(f"input = {path}: the archive can't be read: {reason}")
     return InvalidDatasetError(f"input = {path}: the archive is damaged, cut off or of an unknown kind: {reason}")
@@ -150,15 +152,15 @@ def list_zip(path: Path, encoding: str, limits: Limits) -> list[Member]:
         InvalidDatasetError: it is damaged, encrypted, unsafe or too large.
     """
     with _damage_named(path), zipfile.ZipFile(path, metadata_encoding=encoding) as archive:
-        return [member for _, member in _judged_zip(archive, _Judge(path, limits))]
+        return [member for _, member in _checked_zip(archive, _Checker(path, limits))]
 
 
 def read_zip(path: Path, encoding: str, limits: Limits, wanted: Container[str]) -> Iterator[tuple[str, Chunks]]:
-    """Name and content of the wanted files; each content is to be read before the next file is asked for."""
+    """Name and content of the wanted files; read each content before asking for the next file."""
     with _damage_named(path):
         archive = zipfile.ZipFile(path, metadata_encoding=encoding)
     with archive:
-        for info, member in _judged_zip(archive, _Judge(path, limits)):
+        for info, member in _checked_zip(archive, _Checker(path, limits)):
             if member.name in wanted:
                 with _damage_named(path):
                     stream = archive.open(info)
@@ -166,37 +168,39 @@ def read_zip(path: Path, encoding: str, limits: Limits, wanted: Container[str]) 
                     yield member.name, _chunks(path, stream)
 
 
-def _judged_zip(archive: zipfile.ZipFile, judge: _Judge) -> Iterator[tuple[zipfile.ZipInfo, Member]]:
+def _checked_zip(archive: zipfile.ZipFile, checker: _Checker) -> Iterator[tuple[zipfile.ZipInfo, Member]]:
     for info in archive.infolist():
         if info.is_dir():
             continue
         if info.flag_bits & 1:
-            raise judge.refusal(info.filename, "is encrypted; unpack the archive yourself and import the folder")
-        # The upper half holds Unix's mode, where the archive was made on Unix; 0 where nothing is known.
+            raise checker.refusal(info.filename, "is encrypted; unpack the archive yourself and import the folder")
+        # The upper half holds the Unix mode, or 0 where the archive was not made on Unix.
         kind = stat.S_IFMT(info.external_attr >> 16)
         is_file = kind in (0, stat.S_IFREG)
         what = None if is_file else "a link" if kind == stat.S_IFLNK else "a device or the like"
         # Some programs on Windows write backslashes.
-        yield info, judge.judge(info.filename.replace("\\", "/"), info.file_size, what)
+        yield info, checker.check(info.filename.replace("\\", "/"), info.file_size, what)
 
 
 def list_tar(path: Path, encoding: str, limits: Limits) -> list[Member]:
-    """The files of a tar archive, compressed or not; reads all of it. As :func:`list_zip`."""
-    return [member for _, member, _ in _judged_tar(path, encoding, limits)]
+    """The files of a tar archive, compressed or not, as :func:`list_zip`; reads the whole archive."""
+    return [member for _, member, _ in _checked_tar(path, encoding, limits)]
 
 
 def read_tar(path: Path, encoding: str, limits: Limits, wanted: Container[str]) -> Iterator[tuple[str, Chunks]]:
-    """As :func:`read_zip`."""
-    for archive, member, info in _judged_tar(path, encoding, limits):
+    """The same as :func:`read_zip`."""
+    for archive, member, info in _checked_tar(path, encoding, limits):
         if member.name in wanted:
             with _damage_named(path):
                 stream = archive.extractfile(info)
-            assert stream is not None, "an ordinary file"
+            assert stream is not None, "a regular file"
             yield member.name, _chunks(path, stream)
 
 
-def _judged_tar(path: Path, encoding: str, limits: Limits) -> Iterator[tuple[tarfile.TarFile, Member, tarfile.TarInfo]]:
-    judge = _Judge(path, limits)
+def _checked_tar(
+    path: Path, encoding: str, limits: Limits
+) -> Iterator[tuple[tarfile.TarFile, Member, tarfile.TarInfo]]:
+    checker = _Checker(path, limits)
     with _damage_named(path):
         unpacked = _unpacked(path)
     with closing(unpacked):
@@ -210,12 +214,12 @@ def _judged_tar(path: Path, encoding: str, limits: Limits) -> Iterator[tuple[tar
                 info = archive.next()
             if info is None:
                 break
-            # tarfile remembers all members, kilobytes each.
+            # tarfile keeps all members in memory, kilobytes each.
             archive.members.clear()
-            # From here to the next header the content of this member is read or skipped.
+            # Until the next header, the content of this member is read or skipped.
             reader.left = _allowance(info.size)
             if not info.isdir():
-                yield archive, judge.judge(info.name, info.size, _special(info)), info
+                yield archive, checker.check(info.name, info.size, _special(info)), info
         if any(reader.tail):
             raise InvalidDatasetError(f"input = {path}: the archive is cut off: it has no end mark")
 
@@ -233,14 +237,14 @@ def _allowance(num_bytes: int) -> int:
 
 
 class _HeaderGuard:
-    """A stream that ends with an error where a header asks for more memory than any header needs."""
+    """A stream that raises where a header is larger than any usual one, before it fills the memory."""
 
     def __init__(self, stream: _Stream, path: Path) -> None:
         self._stream = stream
         self._path = path
         self.left = _allowance(0)
         self.tail = b""
-        """The last block that was read; at the end of a whole archive it holds zeros."""
+        """The last block that was read: zeros at the end of a complete archive."""
 
     def read(self, size: int) -> bytes:
         data = self._stream.read(size)

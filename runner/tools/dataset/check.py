@@ -1,4 +1,4 @@
-"""Decodes every image of a data set and writes down what was found: check.json and quarantine.csv."""
+"""Decodes every image of a data set and writes check.json and quarantine.csv."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ from runner.base.console import tracked
 from runner.base.errors import OutputError
 from runner.base.files import named_write_errors, write_atomic, write_json
 from runner.base.stop import StopRequest
-from runner.base.timeline import new_name
+from runner.base.timeline import new_run_name
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
 from runner.data.source import ImageSource
 from runner.data.sources.classes import odd_names
-from runner.data.sources.index import shown
+from runner.data.sources.index import path_text
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.tools.dataset.examine import Examiner, Task, file_of, name_of
-from runner.tools.dataset.findings import (
-    MAX_ASPECT_RATIO,
-    Duplicates,
-    Findings,
-    Table,
-    collect,
-    counts_per_class,
-    judge,
-    to_quarantine,
-)
 from runner.tools.dataset.parallel import in_parallel, num_workers
+from runner.tools.dataset.problems import (
+    MAX_ASPECT_RATIO,
+    DatasetProblems,
+    ImageInspector,
+    ImageRef,
+    SameContent,
+    Table,
+    build_table,
+    counts_per_class,
+    file_of,
+    find_problems,
+    name_of,
+    reasons_to_quarantine,
+)
 from runner.tools.dataset.staging import full_path
 
-_FILES = ("check.json", "quarantine.csv")
-# Of each kind of finding; all are counted, and all that is to be quarantined is in quarantine.csv.
+# Of each kind of problem; check.json counts all of them, and quarantine.csv lists all of its images.
 _MAX_LISTED = 10_000
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of a check."""
+    """The result of a check."""
 
     report: dict[str, Any]
     """As written to check.json."""
@@ -58,34 +60,36 @@ def check_dataset(config: Config, output: str | None, stop: StopRequest) -> Chec
     """Decode all images of all splits, as training would.
 
     Args:
-        config: of the experiment; of it `data`, `seed` and `output_dir` are used. `data.workers` processes decode,
-            auto stands for one per core.
-        output: folder for the report; None makes a new one under output_dir.
+        config: of the experiment; used are `data`, `seed`, `output_dir`, and `data.workers` as the number of processes
+            that decode (auto: one per core).
+        output: folder for the two files; None makes a new one under output_dir.
 
     Raises:
         RunnerError: the data set can't be opened at all.
-        OutputError: there is a report already, or it can't be written.
+        OutputError: one of the files exists already, or can't be written.
         StoppedOnRequest: a signal asked for it.
     """
-    folder = full_path(output) if output else full_path(config.output_dir) / "checks" / new_name()
-    _refuse_old_report(folder)
+    folder = full_path(output) if output else full_path(config.output_dir) / "checks" / new_run_name()
+    for name in ("check.json", "quarantine.csv"):
+        if os.path.lexists(folder / name):
+            raise OutputError(f"{folder / name}: already exists and is never overwritten; choose another output")
     data = resolve_paths(config.data)
     splits = open_splits(data, config.seed)
     named = {"train": splits.train, "val": splits.val, "test": splits.test}
     sources = {name: source for name, source in named.items() if source is not None}
     began = time.perf_counter()
-    results = in_parallel(Examiner(sources), _tasks(sources, stop), num_workers(data.workers))
+    results = in_parallel(ImageInspector(sources), _tasks(sources, stop), num_workers(data.workers))
     total = sum(map(len, sources.values()))
-    table = collect(sources, tracked(results, label="checking", unit="image", total=total))
+    table = build_table(sources, tracked(results, label="checking", unit="image", total=total))
     seconds = time.perf_counter() - began
-    findings = judge(table)
-    quarantine = to_quarantine(table, findings)
+    findings = find_problems(table)
+    quarantine = reasons_to_quarantine(table, findings)
     report = _report(data, splits, sources, table, findings) | {
         "num_quarantined": len(quarantine),
         "decoding_seconds": round(seconds, 3),
         "images_per_second": round(total / seconds, 1),
     }
-    stop.refuse_to_go_on("nothing was written")
+    stop.raise_if_received("nothing was written")
     with named_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "quarantine.csv", _as_csv(data.root, sources, table, quarantine))
@@ -93,23 +97,18 @@ def check_dataset(config: Config, output: str | None, stop: StopRequest) -> Chec
     return Checked(report, folder, sum(report["num_findings"].values()))
 
 
-def _refuse_old_report(folder: Path) -> None:
-    for name in _FILES:
-        if os.path.lexists(folder / name):
-            raise OutputError(f"{folder / name}: already exists and is never overwritten; choose another output")
-
-
-def _tasks(sources: Mapping[str, ImageSource], stop: StopRequest) -> Iterator[Task]:
+def _tasks(sources: Mapping[str, ImageSource], stop: StopRequest) -> Iterator[ImageRef]:
     for split, source in sources.items():
         for image in range(len(source)):
-            stop.refuse_to_go_on("nothing was written")
-            yield Task(split, image)
+            stop.raise_if_received("nothing was written")
+            yield ImageRef(split, image)
 
 
 def _report(
-    data: DataConfig, splits: Splits, sources: Mapping[str, ImageSource], table: Table, findings: Findings
+    data: DataConfig, splits: Splits, sources: Mapping[str, ImageSource], table: Table, findings: DatasetProblems
 ) -> dict[str, Any]:
     counts = counts_per_class(table, len(splits.classes))
+    sides = {"width": table.widths[table.is_read], "height": table.heights[table.is_read]}
     present = [count for count in counts["train"] if count]
     suspicious = np.union1d(findings.tiny, findings.elongated)
     odd = odd_names(splits.classes)
@@ -132,7 +131,11 @@ def _report(
             for position, label in enumerate(splits.classes)
         },
         "train_imbalance": max(present) / min(present) if present else None,
-        "size": _sizes(table),
+        "size": {
+            name: {"min": int(own.min()), "median": float(np.median(own)), "max": int(own.max())}
+            for name, own in sides.items()
+            if len(own)
+        },
         "modes": dict(table.modes.most_common()),
         "num_rotated_by_exif": table.num_rotated,
         "unreadable": [
@@ -151,22 +154,13 @@ def _report(
     }
 
 
-def _sizes(table: Table) -> dict[str, dict[str, float]]:
-    columns = {"width": table.widths[table.is_read], "height": table.heights[table.is_read]}
-    return {
-        name: {"min": int(own.min()), "median": float(np.median(own)), "max": int(own.max())}
-        for name, own in columns.items()
-        if len(own)
-    }
-
-
 def _place(sources: Mapping[str, ImageSource], table: Table, number: int) -> dict[str, Any]:
     split, image = table.split_of(number)
     return {"split": split, "path": name_of(sources[split], image)}
 
 
 def _groups(
-    sources: Mapping[str, ImageSource], splits: Splits, table: Table, groups: tuple[Duplicates, ...]
+    sources: Mapping[str, ImageSource], splits: Splits, table: Table, groups: tuple[SameContent, ...]
 ) -> list[list[dict[str, Any]]]:
     return [
         [
@@ -177,19 +171,19 @@ def _groups(
     ]
 
 
-def _oddity(table: Table, findings: Findings, image: int) -> dict[str, Any]:
+def _oddity(table: Table, findings: DatasetProblems, image: int) -> dict[str, Any]:
     is_tiny = bool(np.isin(image, findings.tiny))
     reason = "far smaller than the others" if is_tiny else f"aspect ratio above {MAX_ASPECT_RATIO:g}"
     return {"width": int(table.widths[image]), "height": int(table.heights[image]), "reason": reason}
 
 
 def _as_csv(root: str | None, sources: Mapping[str, ImageSource], table: Table, quarantine: Mapping[int, str]) -> bytes:
-    """What data.exclude takes: paths relative to data.root where they lie within it, else full ones."""
+    """A list for data.exclude: paths relative to data.root where they lie within it, else full paths."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["path", "reason"])
     for number, reason in quarantine.items():
         split, image = table.split_of(number)
         path = file_of(sources[split], image) or sources[split].describe(image)
-        writer.writerow([path.removeprefix(f"{root}/") if root else path, shown(reason)])
+        writer.writerow([path.removeprefix(f"{root}/") if root else path, path_text(reason)])
     return text.getvalue().encode(errors="surrogateescape")

@@ -12,11 +12,14 @@ from typing import Any
 
 from runner.base.console import tracked
 from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError, OutputError
-from runner.base.files import named_write_errors, write_json
+from runner.base.files import named_write_errors, sha256_of, write_json
 from runner.base.stop import StopRequest
+from runner.base.user_paths import scheme_of
 from runner.config.schema.calls import DatasetImportCall
 from runner.data.images.decode import decode_image
-from runner.data.sources.index import IMAGE_EXTENSIONS, NO_CLASS, LeftOut, shown, told
+from runner.data.sources.index import IMAGE_EXTENSIONS, NO_CLASS, LeftOut, path_text, printable_path
+from runner.tools.dataset.annotations import refuse_special
+from runner.tools.dataset.download import downloaded
 from runner.tools.dataset.layout import class_folders, output_paths
 from runner.tools.dataset.parallel import in_parallel, num_workers
 from runner.tools.dataset.sources import Source, UnreadableFileError, open_source
@@ -28,34 +31,66 @@ _MAX_EXAMPLES = 20
 
 @dataclass(frozen=True)
 class _Written:
-    """An image that stands in the output."""
+    """An image that was written to the output."""
 
     name: str
-    """In the input."""
+    """Its path in the input."""
     path: str
-    """Full path."""
+    """Its full path in the output."""
     reason: str | None
-    """Why it can't be read, if that is known already."""
+    """Why it can't be read, if copying it failed."""
 
 
 def import_images(call: DatasetImportCall, stop: StopRequest) -> dict[str, Any]:
-    """Import a data set; the output appears only when it is complete.
+    """Import a data set; the output folder is created by one rename once it is complete.
 
     Returns:
-        The report, as it is written to `OUTPUT.import.json`.
+        The content of `OUTPUT.import.json`.
 
     Raises:
         InvalidDatasetError: the input can't be imported.
-        NotLabeledDatasetError: nothing tells the classes of its images.
-        ConfigError: a column is not there.
+        NotLabeledDatasetError: the input has no labels.
+        ConfigError: a column is missing.
+        DownloadError: the input is an address, and can't be downloaded.
         OutputError: the output exists, or can't be written.
         StoppedOnRequest: a signal asked for it.
     """
-    source_path, output = full_path(call.input), full_path(call.output)
+    output = full_path(call.output)
     report_file = output.with_name(f"{output.name}.import.json")
     refuse_existing(output)
     _refuse_foreign_report(report_file)
+    if scheme_of(call.input) is not None:
+        with downloaded(call, output, stop) as archive:
+            return _imported(
+                call, archive.file, report_file, stop, {"input": archive.address, "sha256": archive.sha256}
+            )
+    source_path = full_path(call.input)
     refuse_within(output, source_path)
+    origin = {"input": path_text(str(source_path)), "sha256": _checked_sha256(call, source_path)}
+    return _imported(call, source_path, report_file, stop, origin)
+
+
+def _checked_sha256(call: DatasetImportCall, path: Path) -> str | None:
+    """That of a local file, where one was typed."""
+    if call.sha256 is None:
+        return None
+    refuse_special(path)
+    if path.is_dir():
+        raise InvalidDatasetError(f"input = {path}: is a folder, which has no SHA-256; leave sha256 out")
+    try:
+        sha256 = sha256_of(path)
+    except OSError as error:
+        raise InvalidDatasetError(f"input = {path}: can't be read: {error.strerror}") from error
+    if sha256 != call.sha256:
+        raise InvalidDatasetError(f"input = {path}: its SHA-256 is {sha256}, not {call.sha256} as sha256 says")
+    return sha256
+
+
+def _imported(
+    call: DatasetImportCall, source_path: Path, report_file: Path, stop: StopRequest, origin: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """Import what lies on this machine; `origin` is what the report says of where it is from."""
+    output = full_path(call.output)
     source = open_source(call, source_path)
     _check_images(source, source_path)
     places = source.layout.places
@@ -67,15 +102,15 @@ def import_images(call: DatasetImportCall, stop: StopRequest) -> dict[str, Any]:
         if len(unreadable) == len(places):
             raise InvalidDatasetError(
                 f"input = {source_path}: none of its {len(places):,} images can be decoded; the first: "
-                f"{told(unreadable[0]['path'])}: {unreadable[0]['reason']}"
+                f"{printable_path(unreadable[0]['path'])}: {unreadable[0]['reason']}"
             )
-    report = _report(call, source, folders=folders, paths=paths, unreadable=unreadable)
+    report = _report(call, source, origin, folders=folders, paths=paths, unreadable=unreadable)
     write_json(report_file, report)
     return report
 
 
 def _refuse_foreign_report(file: Path) -> None:
-    """A report of an earlier import whose folder is gone may be replaced, and nothing else."""
+    """Only the report of an earlier import may be replaced."""
     if not os.path.lexists(file):
         return
     try:
@@ -90,23 +125,23 @@ def _check_images(source: Source, path: Path) -> None:
     if source.layout.places:
         return
     left_out = _left_out(source)
-    told = "; left out: " + ", ".join(map(str, left_out)) if left_out else ""
+    suffix = "; left out: " + ", ".join(map(str, left_out)) if left_out else ""
     if NO_CLASS in source.layout.left_out:
         raise NotLabeledDatasetError(
-            f"input = {path}: holds images, but no class folders: without them no image has a label{told}"
+            f"input = {path}: holds images, but no class folders: without them no image has a label{suffix}"
         )
     raise InvalidDatasetError(
-        f"input = {path}: no image was found{told}; images are files that end in {', '.join(IMAGE_EXTENSIONS)}"
+        f"input = {path}: no image was found{suffix}; images are files that end in {', '.join(IMAGE_EXTENSIONS)}"
     )
 
 
 def _fill(
     folder: Path, source: Source, paths: Mapping[str, str], call: DatasetImportCall, stop: StopRequest
 ) -> list[dict[str, str]]:
-    """Write all images, and take away again what can't be decoded.
+    """Write all images, then remove those that can't be decoded.
 
     Returns:
-        Path in the input and reason of each that was taken away.
+        Path in the input and reason of each removed image.
     """
     unreadable: list[dict[str, str]] = []
     written = _write_all(folder, source, paths, call, stop)
@@ -115,15 +150,10 @@ def _fill(
         if reason is not None:
             Path(image.path).unlink(missing_ok=True)
             unreadable.append({"path": image.name, "reason": reason})
-    _remove_empty(folder, paths)
-    return sorted(unreadable, key=lambda item: item["path"])
-
-
-def _remove_empty(folder: Path, paths: Mapping[str, str]) -> None:
-    """Training refuses class folders without an image."""
     for parent in {folder / Path(path).parent for path in paths.values()}:
         if not any(parent.iterdir()):
-            parent.rmdir()
+            parent.rmdir()  # training refuses class folders without an image
+    return sorted(unreadable, key=lambda item: item["path"])
 
 
 def _write_all(
@@ -139,7 +169,7 @@ def _write_all(
         try:
             with named_write_errors(output), target.open("xb") as file:
                 for chunk in chunks:
-                    stop.refuse_to_go_on("nothing was written")
+                    stop.raise_if_received("nothing was written")
                     file.write(chunk)
         except UnreadableFileError as error:
             reason = str(error)
@@ -152,28 +182,13 @@ def _reason_unreadable(image: _Written) -> str | None:
     try:
         decode_image(image.path)
     except InvalidDatasetError as error:
-        return str(error).removeprefix(f"{told(image.path)}: ")
+        return str(error).removeprefix(f"{printable_path(image.path)}: ")
     return None
-
-
-def _single_class_note(folders: Mapping[str, str]) -> list[str]:
-    if len(folders) > 1:
-        return []
-    return [f"only one class, {next(iter(folders))}, but a classifier needs at least 2; are the images labelled?"]
-
-
-def _unread_class_notes(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    return [
-        f"no image of the class {label} could be read{f' in {split}' if split else ''}, so it has no folder there"
-        for split, own in sorted(counts.items())
-        for label, count in sorted(own.items())
-        if count == 0
-    ]
 
 
 def _left_out(source: Source) -> list[LeftOut]:
     return [
-        LeftOut(reason, len(names), tuple(shown(name) for name in sorted(names)[:_MAX_EXAMPLES]))
+        LeftOut(reason, len(names), tuple(path_text(name) for name in sorted(names)[:_MAX_EXAMPLES]))
         for reason, names in sorted(source.layout.left_out.items())
     ]
 
@@ -181,6 +196,7 @@ def _left_out(source: Source) -> list[LeftOut]:
 def _report(
     call: DatasetImportCall,
     source: Source,
+    origin: Mapping[str, str | None],
     *,
     folders: Mapping[str, str],
     paths: Mapping[str, str],
@@ -190,19 +206,29 @@ def _report(
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for name, place in source.layout.places.items():
         counts[place.split][folders[place.label]] += name not in bad
+    notes = [
+        f"no image of the class {label} could be read{f' in {split}' if split else ''}, so it has no folder there"
+        for split, own in sorted(counts.items())
+        for label, count in sorted(own.items())
+        if count == 0
+    ]
+    if len(folders) == 1:
+        notes.insert(
+            0, f"only one class, {next(iter(folders))}, but a classifier needs at least 2; are the images labelled?"
+        )
     return {
         "command": _COMMAND,
-        "input": shown(str(full_path(call.input))),
+        **origin,
         "format": source.format,
-        "output": shown(str(full_path(call.output))),
+        "output": path_text(str(full_path(call.output))),
         "num_images": len(paths) - len(bad),
         "num_per_class": {split or "all": dict(sorted(own.items())) for split, own in sorted(counts.items())},
-        "unreadable": [{key: shown(value) for key, value in item.items()} for item in unreadable],
+        "unreadable": [{key: path_text(value) for key, value in item.items()} for item in unreadable],
         "left_out": {item.reason: {"count": item.count, "examples": item.examples} for item in _left_out(source)},
         "renamed_classes": {label: folder for label, folder in folders.items() if label != folder},
         "num_renamed_files": sum(
             Path(path).name != Path(source.layout.places[name].name).name for name, path in paths.items()
         ),
-        "notes": [*source.notes, *_single_class_note(folders), *_unread_class_notes(counts)],
+        "notes": [*source.notes, *notes],
         "options": call.model_dump(mode="json", exclude={"input", "output", "root", "workers"}),
     }

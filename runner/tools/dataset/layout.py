@@ -1,4 +1,4 @@
-"""Which class and split an image belongs to, told from its path; and where it goes in the output folder."""
+"""Derives class and split of an image from its path in the input, and its path in the output folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from runner.base.errors import InvalidDatasetError
-from runner.data.sources.index import HIDDEN, NO_CLASS, NO_IMAGE, SYSTEM, SYSTEM_NAMES, is_image_name, some, told
+from runner.data.sources.index import (
+    HIDDEN,
+    NO_CLASS,
+    NO_IMAGE,
+    SYSTEM,
+    SYSTEM_NAMES,
+    is_image_name,
+    name_list,
+    printable_path,
+)
 
-# How people call the splits, in lower case.
+# Usual names of split folders, in lower case.
 SPLITS = {
     "train": "train",
     "training": "train",
@@ -29,27 +38,27 @@ _MAX_NAME_BYTES = 255
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an image belongs."""
+class ImagePlace:
+    """Split, class and name of an image in the output."""
 
     split: str
     """train, val or test; empty where the input has no splits."""
     label: str
     """Name of the class."""
     name: str
-    """Path below the class, for a name in the output."""
+    """Its path below the class folder, from which its name in the output is made."""
 
 
 @dataclass
 class Layout:
-    """Where each image of an input belongs, by its name in the input, and what is left out, by reason."""
+    """The place of each image, by its path in the input, and the paths that are left out, by reason."""
 
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, ImagePlace] = field(default_factory=dict)
     left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 def reason_to_leave_out(name: str) -> str | None:
-    """Why a file in an archive or list is no image of the data set, by its path; None where it is one."""
+    """Why a path in an archive or list is no image of the data set; None where it is one."""
     parts = name.split("/")
     if any(part.lower().encode(errors="surrogateescape") in SYSTEM_NAMES for part in parts):
         return SYSTEM
@@ -61,9 +70,9 @@ def reason_to_leave_out(name: str) -> str | None:
 def lay_out(names: Iterable[str], class_from: Literal["top", "parent"]) -> Layout:
     """Find root, splits and classes in a tree of images.
 
-    Folders that only wrap another one are passed: while there is one folder alone, and it holds no image or several
-    folders of images, its content is looked at instead. There the folders are splits if one is called train and they
-    all are named like splits, or two of them are; else they are classes.
+    The root is found first: as long as there is only one folder, and it holds no images or several folders with
+    images, the search continues inside it. The folders of the root are splits if one is called train and either all of
+    them have names of splits or at least two different splits are named; else they are classes.
 
     Args:
         names: paths of all images, with `/` between their parts.
@@ -92,7 +101,7 @@ def lay_out(names: Iterable[str], class_from: Literal["top", "parent"]) -> Layou
             layout.left_out[NO_CLASS].append("/".join(path))
             continue
         at = 0 if class_from == "top" else len(within) - 2
-        layout.places["/".join(path)] = Place(split, within[at], "/".join(within[at + 1 :]))
+        layout.places["/".join(path)] = ImagePlace(split, within[at], "/".join(within[at + 1 :]))
     return layout
 
 
@@ -115,23 +124,22 @@ def _root(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 def _splits(inside: Sequence[tuple[str, ...]], depth: int) -> dict[str, str]:
     folders = {path[depth] for path in inside}
-    # A split holds class folders; a class that happens to be called `train` holds images.
+    # A split holds class folders; a class that is called `train` holds images.
     with_folders = {path[depth] for path in inside if len(path) > depth + 2}
     splits = {name: SPLITS[name.lower()] for name in sorted(with_folders) if name.lower() in SPLITS}
     if "train" not in splits.values() or (len(splits) < len(folders) and len(set(splits.values())) < 2):
         return {}
     twice = [name for name in splits if list(splits.values()).count(splits[name]) > 1]
     if twice:
-        raise InvalidDatasetError(f"the folders {some(twice)} stand for the same split; rename or merge them")
+        raise InvalidDatasetError(f"the folders {name_list(twice)} stand for the same split; rename or merge them")
     return splits
 
 
 def class_folders(labels: Iterable[str]) -> dict[str, str]:
-    """A folder for each class, as its name permits: what no folder can be called, or what training would leave out as
-    hidden, is replaced by `_`.
+    """A folder name for each class: `/` and NUL, and a leading dot, which would hide the folder, become `_`.
 
     Raises:
-        InvalidDatasetError: a class without a name, a name that is too long or no text, or two that become the same.
+        InvalidDatasetError: a name is empty, too long or no UTF-8, or two classes get the same folder.
     """
     folders: dict[str, str] = {}
     taken: dict[str, str] = {}
@@ -148,10 +156,10 @@ def class_folders(labels: Iterable[str]) -> dict[str, str]:
 
 
 def check_class_name(label: str) -> None:
-    """Refuse what is no name.
+    """Check the name of a class.
 
     Raises:
-        InvalidDatasetError: it is empty or no text.
+        InvalidDatasetError: it is empty or no UTF-8.
     """
     if not label.strip():
         raise InvalidDatasetError("a class has an empty name")
@@ -159,8 +167,8 @@ def check_class_name(label: str) -> None:
         label.encode()
     except UnicodeEncodeError as error:
         raise InvalidDatasetError(
-            f"the name of the class {told(label)} is no UTF-8; rename it, or say how names are encoded, such as "
-            "encoding=cp1252"
+            f"the name of the class {printable_path(label)} is no UTF-8; rename it, or say how names are encoded, "
+            "such as encoding=cp1252"
         ) from error
 
 
@@ -169,11 +177,11 @@ def _visible(name: str) -> str:
     return f"_{name.removeprefix('.')}" if name.startswith(".") or is_system else name
 
 
-def output_paths(places: Mapping[str, Place], folders: Mapping[str, str]) -> dict[str, str]:
-    """A path in the output folder for each image, [split/]class/file; the same for the same input in any order.
+def output_paths(places: Mapping[str, ImagePlace], folders: Mapping[str, str]) -> dict[str, str]:
+    """A path in the output folder for each image, [split/]class/file; it does not depend on the order of the input.
 
-    A file keeps its name if it can. Where two of a class would have the same one (in any case of letters, for the
-    sake of file systems that don't tell), the later by path gets its folders' names in front, or a number.
+    A file keeps its name where possible. Where two images of a class have the same name (ignoring case, as some file
+    systems do), the later one by path gets the names of its folders in front, or a number.
     """
     taken: set[str] = set()
     paths: dict[str, str] = {}
@@ -202,7 +210,7 @@ def _candidates(name: str) -> Iterator[str]:
 
 
 def _fitting(candidate: str, name: str) -> str:
-    """Short enough for a file system; the hash of the whole name keeps apart what is cut."""
+    """A name of at most 255 bytes; a hash of the whole name keeps shortened names different."""
     visible = _visible(candidate)
     encoded = visible.encode(errors="surrogateescape")
     if len(encoded) <= _MAX_NAME_BYTES:

@@ -1,4 +1,4 @@
-"""One function on many images, in several processes, with little of it in memory at a time."""
+"""Applies a function to many images in several processes, holding only a few results in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNKS_PER_WORKER = 3
 
 
 class _Worker:
-    """What a worker process works at: given to it once, at its start, because it may be large."""
+    """State of a worker process: the function, sent once at its start because it may be large."""
 
     function: ClassVar[Callable[[Any], Any]]
 
@@ -39,7 +39,7 @@ class _Worker:
 
 
 def num_workers(workers: Literal["auto"] | int) -> int:
-    """A number as it is; `auto`: the cores that this process may use, or none where that is one."""
+    """A number as it is; `auto`: the cores that this process may use, or 0 (no processes) where that is one."""
     if workers != "auto":
         return workers
     cores = int(cpu_count())
@@ -49,15 +49,15 @@ def num_workers(workers: Literal["auto"] | int) -> int:
 def in_parallel(
     function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Each task with its result, in the order of the tasks, which are taken from their iterator as they are needed.
+    """Each task with its result, in the order of the tasks; tasks are taken from their iterator lazily.
 
     Args:
-        function: pickles, and raises nothing: a failure is a result.
-        tasks: small, and pickle.
-        workers: processes; 0 does all in this one.
+        function: can be pickled, and returns failures instead of raising.
+        tasks: small, and can be pickled.
+        workers: number of processes; 0: this process.
 
     Raises:
-        DeviceError: a process died, as for want of memory.
+        DeviceError: a process died, for example because memory ran out.
     """
     if workers == 0:
         yield from ((task, function(task)) for task in tasks)
@@ -80,7 +80,7 @@ def _results(executor: ProcessPoolExecutor, tasks: Iterator[Task], workers: int)
     while True:
         while len(pending) < workers * _CHUNKS_PER_WORKER and (chunk := list(islice(tasks, _CHUNK))):
             with warnings.catch_warnings():
-                # Python 3.12 and later: forking with threads may deadlock. Workers touch nothing that others lock.
+                # Python warns that forking with threads may deadlock; the workers take no locks of other threads.
                 warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
                 pending.append((chunk, executor.submit(_Worker.work, chunk)))
         if not pending:

@@ -1,4 +1,4 @@
-"""A contact sheet: training images beside what training makes of them."""
+"""A contact sheet: training images beside their augmented versions, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runner.data.loader.order import epoch_order
 from runner.data.source import ImageSource
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.tools.dataset.examine import name_of
+from runner.tools.dataset.problems import name_of
 from runner.tools.dataset.staging import full_path
 from runner.training.assemble import preview_batches
 
@@ -52,13 +52,13 @@ class _Row:
 def show_dataset(config: Config, call: DatasetShowCall, stop: StopRequest) -> list[str]:
     """Write a contact sheet to `call.output`.
 
-    Each sample is the very image that training will get in that epoch: the same code, the same random keys.
+    Each sample is exactly the image that training gets in that epoch: same code, same random keys.
 
     Returns:
-        The files that are shown, row by row.
+        The files of the rows.
 
     Raises:
-        RunnerError: the data set can't be opened, or none of its images be read.
+        RunnerError: the data set can't be opened, or no image can be read.
         OutputError: the file exists, or can't be written.
         StoppedOnRequest: a signal asked for it.
     """
@@ -70,13 +70,13 @@ def show_dataset(config: Config, call: DatasetShowCall, stop: StopRequest) -> li
     rows = _rows(config, splits, call, stop)
     picture = io.BytesIO()
     _drawn(rows, call.epoch).save(picture, format="PNG")
-    stop.refuse_to_go_on("nothing was written")
+    stop.raise_if_received("nothing was written")
     write_new(output, picture.getvalue())
     return [row.file for row in rows]
 
 
 def each_class_in_turn(labels: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The images of an order so that each class has come k times before one comes for the (k + 1)-th time.
+    """Reorder images round-robin by class: each class has come k times before one comes for the (k + 1)-th time.
 
     Args:
         labels: class index of each image, shape (N,).
@@ -96,7 +96,7 @@ def _rows(config: Config, splits: Splits, call: DatasetShowCall, stop: StopReque
     first = call.epoch - 1
     rows: list[_Row] = []
     for image in each_class_in_turn(source.labels, epoch_order(len(source), config.seed, first)).tolist():
-        stop.refuse_to_go_on("nothing was written")
+        stop.raise_if_received("nothing was written")
         original = _loaded(source, image)
         if original is None:
             continue
@@ -108,13 +108,13 @@ def _rows(config: Config, splits: Splits, call: DatasetShowCall, stop: StopReque
         if len(rows) == call.num_images:
             break
     if not rows:
-        raise InvalidDatasetError("no training image can be read; `dataset check` tells why")
+        raise InvalidDatasetError("no training image can be read; `dataset check` reports the reasons")
     return rows
 
 
 def _loaded(source: ImageSource, image: int) -> Pixels | None:
     try:
-        return source.load(image)
+        return source.open(image).pixels()
     except InvalidDatasetError as error:
         LOGGER.warning("not shown: %s", error)
         return None
@@ -139,7 +139,7 @@ def _drawn(rows: list[_Row], first_epoch: int) -> Image.Image:
 
 
 def _tile(pixels: Pixels, side: int) -> Image.Image:
-    """Smaller images grow by a whole factor, so that their pixels are seen as they are; larger ones shrink."""
+    """An image scaled to the side of a tile: up by a whole factor, so that its pixels stay visible, or down."""
     image = Image.fromarray(pixels)
     longer = max(image.size)
     if longer > side:
@@ -150,7 +150,7 @@ def _tile(pixels: Pixels, side: int) -> Image.Image:
 
 
 def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, *, width: int, is_small: bool = False) -> None:
-    """One line of text, cut off with an ellipsis where it is wider than `width` pixels."""
+    """Draw one line of text, shortened with an ellipsis to `width` pixels."""
     shown, font = fitting(text, _SMALL_TEXT_SIZE if is_small else _TEXT_SIZE)
     if font.getlength(shown) > width:
         while shown and font.getlength(f"{shown}…") > width:
@@ -162,11 +162,11 @@ def _write(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, *, width: 
 def fitting(text: str, size: int) -> tuple[str, ImageFont.FreeTypeFont]:
     """A text as it can be drawn, and a font that has all its characters.
 
-    DejaVu, which comes with matplotlib, has most alphabets; for others the installed fonts are looked through. What no
-    font has, and what can't be seen, such as a line break, becomes an escape like \\u4e2d.
+    DejaVu, which comes with matplotlib, has most alphabets; for others the installed fonts are searched. Characters
+    that no font has, and unprintable ones such as line breaks, become escapes like \\u4e2d.
 
     Args:
-        text: what is to be drawn, on one line.
+        text: one line.
         size: in pixels.
     """
     plain = "".join(character if character.isprintable() else _escaped(character) for character in text)
@@ -190,7 +190,7 @@ def _dejavu() -> str:
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """In the order of their names, so that the same machine draws the same picture."""
+    """Font files, sorted so that the same machine draws the same picture."""
     return tuple(sorted(font_manager.findSystemFonts()))
 
 
@@ -198,7 +198,7 @@ def _installed() -> tuple[str, ...]:
 def _characters(path: str) -> frozenset[int]:
     try:
         font = FT2Font(path)
-        # Fonts of fixed pictures, as for emoji, can't be drawn at any size.
+        # Bitmap fonts, as for emoji, can't be drawn at any size.
         return frozenset(font.get_charmap()) if font.scalable else frozenset()
     except (OSError, RuntimeError):
         return frozenset()

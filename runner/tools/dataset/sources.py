@@ -1,4 +1,4 @@
-"""What can be imported: folders, archives, CSV lists and COCO files, each as images with their places and contents."""
+"""Inputs of an import: folders, archives, CSV lists and COCO files, each as images with their places and contents."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
+from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.base.user_paths import typed_path
 from runner.config.schema.calls import DatasetImportCall
-from runner.data.sources.index import NO_IMAGE, FolderIndex, is_image_name, scan_class_folders, some
+from runner.data.sources.index import NO_IMAGE, is_image_name, name_list, scan_class_folders
 from runner.data.sources.rows import Columns
-from runner.tools.dataset.annotations import read_coco, read_list, refuse_special, sizes_of
+from runner.tools.dataset.annotations import read_coco, read_image_list, refuse_special, sizes_of
 from runner.tools.dataset.archive import CHUNK_BYTES, Chunks, Limits, Member, list_tar, list_zip, read_tar, read_zip
-from runner.tools.dataset.layout import SPLITS, Layout, Place, lay_out, reason_to_leave_out
+from runner.tools.dataset.layout import SPLITS, ImagePlace, Layout, lay_out, reason_to_leave_out
 
 Format = Literal["folder", "zip", "tar", "csv", "coco"]
 
 
 class UnreadableFileError(Exception):
-    """One file of the input can't be read; the others may be."""
+    """One file of the input can't be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """An input that has been looked through, but not read."""
+    """An input whose images are listed, but not read yet."""
 
     format: Format
     layout: Layout
     num_bytes: int
-    """What the images take on disk."""
+    """Size of all images on disk."""
     contents: Callable[[], Iterator[tuple[str, Chunks]]]
-    """Name and content of each image of the layout, in whatever order is fast; each content is to be read before the
-    next one is asked for, and may raise UnreadableFileError."""
+    """Name and content of each image of the layout, in any order. Each content has to be read before the next one is
+    asked for; reading may raise UnreadableFileError."""
     notes: Sequence[str] = field(default=())
 
 
 def open_source(call: DatasetImportCall, path: Path) -> Source:
-    """Look through an input.
+    """List the images of an input.
 
     Raises:
-        InvalidDatasetError: it can't be read or is not what it should be; an archive that is unsafe.
-        NotLabeledDatasetError: nothing tells the classes of its images.
-        ConfigError: a column is not there.
+        InvalidDatasetError: it can't be read, is of another format, or is an unsafe archive.
+        NotLabeledDatasetError: it has no labels.
+        ConfigError: a column is missing.
     """
     refuse_special(path)
     limits = Limits(max_expansion=call.max_expansion, max_unpacked_gib=call.max_unpacked_gib)
@@ -71,10 +72,10 @@ def open_source(call: DatasetImportCall, path: Path) -> Source:
 
 
 def detect_format(path: Path) -> Format:
-    """What an input is, by its content, else by its name.
+    """The format of an input, by its content, else by its name.
 
     Raises:
-        InvalidDatasetError: neither tells.
+        InvalidDatasetError: the format is unknown.
     """
     if path.is_dir():
         return "folder"
@@ -86,23 +87,24 @@ def detect_format(path: Path) -> Format:
         if ".tar" in suffixes or last in (".tgz", ".tbz2", ".txz") or tarfile.is_tarfile(path):
             return "tar"
     except (OSError, EOFError) as error:
-        raise InvalidDatasetError(f"input = {path}: can't be read: {error}") from error
+        raise InvalidDatasetError(f"input = {path}: can't be read: {reason_of(error)}") from error
     if last in (".csv", ".tsv", ".txt"):
         return "csv"
     if last == ".json":
         return "coco"
     raise InvalidDatasetError(
-        f"input = {path}: neither its content nor its name tells what it is; say so with format=zip, tar, csv or coco"
+        f"input = {path}: its format is unknown, by its content and by its name; give it: format=zip, tar, csv or coco"
     )
 
 
 def _folder(call: DatasetImportCall, path: Path) -> Source:
     index = scan_class_folders(str(path), key="input")
-    # Not below a name of the input's: there may be links.
-    layout = lay_out((_relative(index, image) for image in range(len(index))), call.class_from)
+    layout = lay_out(
+        (index.path(image).removeprefix(f"{index.folder}/") for image in range(len(index))), call.class_from
+    )
     notes = [f"left out {item}" for item in index.left_out]
     if empty := index.empty_classes():
-        notes.append(f"folders without an image: {some(empty)}")
+        notes.append(f"folders without an image: {name_list(empty)}")
     return Source(
         format="folder",
         layout=layout,
@@ -112,15 +114,11 @@ def _folder(call: DatasetImportCall, path: Path) -> Source:
     )
 
 
-def _relative(index: FolderIndex, image: int) -> str:
-    return index.path(image).removeprefix(f"{index.folder}/")
-
-
 def _archive(
     call: DatasetImportCall,
     kind: Literal["zip", "tar"],
     members: Sequence[Member],
-    read: Callable[[Mapping[str, Place]], Iterator[tuple[str, Chunks]]],
+    read: Callable[[Mapping[str, ImagePlace]], Iterator[tuple[str, Chunks]]],
 ) -> Source:
     reasons = {member.name: reason_to_leave_out(member.name) for member in members}
     layout = lay_out((name for name, reason in reasons.items() if reason is None), call.class_from)
@@ -139,10 +137,10 @@ def _archive(
 
 def _csv(call: DatasetImportCall, path: Path) -> Source:
     columns = Columns(path=call.path_column, label=call.label_column, split=call.split_column)
-    listed = read_list(path, columns, delimiter=call.delimiter, encoding=call.encoding)
+    listed = read_image_list(path, columns, delimiter=call.delimiter, encoding=call.encoding)
     unknown = sorted({row.split for row in listed.rows if row.split and row.split.lower() not in SPLITS})
     if unknown:
-        message = f"its values are to be train, val or test, but there are {some(unknown)}"
+        message = f"its values are to be train, val or test, but there are {name_list(unknown)}"
         raise ConfigError([Problem(key="split_column", value=call.split_column, has_value=True, message=message)])
     places = {row.path: (SPLITS[row.split.lower()] if row.split else "", row.label) for row in listed.rows}
     notes = [f"{listed.num_repeated:,} rows repeat earlier ones and were used once"] if listed.num_repeated else []
@@ -167,7 +165,7 @@ def _listed(
     layout = Layout()
     for name, (split, label) in places.items():
         if is_image_name(name):
-            layout.places[name] = Place(split, label, name)
+            layout.places[name] = ImagePlace(split, label, name)
         else:
             layout.left_out[NO_IMAGE].append(name)
     return Source(
@@ -185,9 +183,9 @@ def _file(path: Path) -> Chunks:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except OSError as error:
-        raise UnreadableFileError(f"can't be read: {error.strerror}") from error
+        raise UnreadableFileError(f"can't be read: {reason_of(error)}") from error
     except UntrustedFileError as error:
-        raise UnreadableFileError(f"can't be read: {error}") from error
+        raise UnreadableFileError(f"can't be read: {reason_of(error)}") from error
 
 
 def _depth_note(call: DatasetImportCall, layout: Layout) -> list[str]:

@@ -1,4 +1,4 @@
-"""Shares the images of a folder or list among splits: as lists, and on request as folders of copies or links."""
+"""Divides the images of a folder or list into splits: as lists, and on request as folders of copies or links."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ import numpy.typing as npt
 from runner.base.console import tracked
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
 from runner.base.files import named_write_errors, sha256_of, write_atomic, write_json
+from runner.base.reasons import reason_of
 from runner.base.stop import StopRequest
 from runner.config.schema.calls import DatasetSplitCall
-from runner.data.sources.index import scan_class_folders, shown, some, told
+from runner.data.held_out import grouped_split, stratified_split
+from runner.data.sources.index import name_list, path_text, printable_path, scan_class_folders
 from runner.data.sources.rows import Columns
-from runner.data.split import grouped_split, stratified_split
-from runner.tools.dataset.annotations import read_list, refuse_special, sizes_of
-from runner.tools.dataset.layout import SPLITS, Place, check_class_name, class_folders, output_paths
+from runner.tools.dataset.annotations import read_image_list, refuse_special, sizes_of
+from runner.tools.dataset.layout import SPLITS, ImagePlace, check_class_name, class_folders, output_paths
 from runner.tools.dataset.staging import full_path, new_folder, refuse_existing, refuse_full_disk, refuse_within
 
 Ids = npt.NDArray[np.int64]
@@ -31,29 +32,29 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class _Images:
-    """What is to be split."""
+    """The images to split."""
 
     root: Path
-    """Where relative paths start."""
+    """The folder where relative paths start."""
     paths: Sequence[str]
     labels: Ids
     """Index into `classes` of each image."""
     classes: tuple[str, ...]
     groups: Sequence[str] | None
-    """Name of each image's group."""
+    """Group of each image."""
     notes: Sequence[str]
 
 
 def split_images(call: DatasetSplitCall, stop: StopRequest) -> dict[str, Any]:
-    """Split a data set; the output appears only when it is complete.
+    """Split a data set; the output folder is created by one rename once it is complete.
 
     Returns:
-        The record, as it is written to `OUTPUT/split.json`.
+        The content of `OUTPUT/split.json`.
 
     Raises:
         InvalidDatasetError: the input can't be split.
-        NotLabeledDatasetError: nothing tells the classes of its images.
-        ConfigError: a column is not there.
+        NotLabeledDatasetError: the input has no labels.
+        ConfigError: a column is missing.
         OutputError: the output exists, or can't be written.
         StoppedOnRequest: a signal asked for it.
     """
@@ -63,7 +64,7 @@ def split_images(call: DatasetSplitCall, stop: StopRequest) -> dict[str, Any]:
     if call.mode != "manifest":
         refuse_within(output, source)
     images = _read_folder(call, source) if source.is_dir() else _read_list(call, source)
-    splits = _shared_out(call, images)
+    splits = _divided(call, images)
     if call.mode == "copy":
         refuse_full_disk(output, sum(sizes_of(source, images.root, list(images.paths))))
     with new_folder(output) as folder:
@@ -71,7 +72,7 @@ def split_images(call: DatasetSplitCall, stop: StopRequest) -> dict[str, Any]:
             write_atomic(folder / f"{name}.csv", _as_csv(images, ids))
         if call.mode != "manifest":
             _place_files(folder, call, images, splits, stop)
-        stop.refuse_to_go_on("nothing was written")
+        stop.raise_if_received("nothing was written")
         record = _record(call, folder, images, splits)
         write_json(folder / "split.json", record)
     return record
@@ -92,23 +93,23 @@ def _read_folder(call: DatasetSplitCall, folder: Path) -> _Images:
     index = scan_class_folders(str(folder), key="input")
     if len(index.classes) > 1 and all(name.lower() in SPLITS for name in index.classes):
         raise InvalidDatasetError(
-            f"input = {folder}: is split already, into {some(index.classes)}; to split its training images use "
+            f"input = {folder}: is split already, into {name_list(index.classes)}; to split its training images use "
             f"input={folder / index.classes[0]} or another of these folders"
         )
     paths = [index.path(image).removeprefix(f"{index.folder}/") for image in range(len(index))]
     notes = [f"left out {item}" for item in index.left_out]
     if empty := index.empty_classes():
-        notes.append(f"classes without an image are in no split: {some(empty)}")
+        notes.append(f"classes without an image are in no split: {name_list(empty)}")
     return _Images(root=folder, paths=paths, labels=index.labels, classes=index.classes, groups=None, notes=notes)
 
 
 def _read_list(call: DatasetSplitCall, file: Path) -> _Images:
     columns = Columns(path=call.path_column, label=call.label_column, group=call.group_column)
-    listed = read_list(file, columns, delimiter=call.delimiter, encoding=call.encoding)
+    listed = read_image_list(file, columns, delimiter=call.delimiter, encoding=call.encoding)
     root = full_path(call.root) if call.root else file.parent
     paths = [row.path for row in listed.rows]
-    sizes_of(file, root, paths)  # Each of them is there.
-    # In the order of their bytes, as class folders are: so a list and a folder of the same images are split alike.
+    sizes_of(file, root, paths)  # raises where one is missing
+    # Sorted by bytes, as class folders are: a list and a folder of the same images give the same splits.
     classes = tuple(sorted({row.label for row in listed.rows}, key=os.fsencode))
     for name in classes:
         check_class_name(name)
@@ -124,9 +125,9 @@ def _read_list(call: DatasetSplitCall, file: Path) -> _Images:
     )
 
 
-def _shared_out(call: DatasetSplitCall, images: _Images) -> dict[str, Ids]:
-    """The numbers of the images of each split: the test split first, then validation out of what is left."""
-    # 1 − 0.9 is not 0.1 in binary; the share must be the number that data.val_fraction would be.
+def _divided(call: DatasetSplitCall, images: _Images) -> dict[str, Ids]:
+    """The image numbers of each split. The test split is drawn first, then validation from the rest."""
+    # 1 - 0.9 is not 0.1 in binary; it must be the same number as data.val_fraction=0.1.
     held_out = round(1 - call.fraction, 12)
     rest = np.arange(len(images.paths))
     splits: dict[str, Ids] = {}
@@ -146,7 +147,7 @@ def _shared_out(call: DatasetSplitCall, images: _Images) -> dict[str, Ids]:
 
 
 def _drawn(call: DatasetSplitCall, images: _Images, ids: Ids, fraction: float) -> tuple[Ids, Ids]:
-    """Some images, shared into those that stay and those that are drawn."""
+    """The images that stay and those that are drawn, of these images."""
     labels = images.labels[ids]
     if images.groups is None:
         stay, drawn = stratified_split(labels, fraction, call.seed, images.classes)
@@ -163,32 +164,27 @@ def _as_csv(images: _Images, ids: Ids) -> bytes:
     for image in ids.tolist():
         own = [images.groups[image]] if images.groups is not None else []
         writer.writerow([images.paths[image], images.classes[images.labels[image]], *own])
-    # Names that are no UTF-8 stay the bytes that they are.
+    # Names that are no UTF-8 keep their bytes.
     return text.getvalue().encode(errors="surrogateescape")
 
 
 def _place_files(
     folder: Path, call: DatasetSplitCall, images: _Images, splits: Mapping[str, Ids], stop: StopRequest
 ) -> None:
-    """Make the images appear as split/class/file."""
+    """Copy or link the images to split/class/file."""
     folders = class_folders(images.classes)
-    places = {
-        images.paths[image]: Place(name, images.classes[images.labels[image]], _below_class(images, image))
-        for name, ids in splits.items()
-        for image in ids.tolist()
-    }
+    places = {}
+    for name, ids in splits.items():
+        for image in ids.tolist():
+            path, label = images.paths[image], images.classes[images.labels[image]]
+            places[path] = ImagePlace(name, label, path.removeprefix(f"{label}/"))
     paths = output_paths(places, folders)
     with named_write_errors(full_path(call.output)):
         for parent in {Path(path).parent for path in paths.values()}:
             (folder / parent).mkdir(parents=True, exist_ok=True)
         for path, target in tracked(paths.items(), label="splitting", unit="image", total=len(paths)):
-            stop.refuse_to_go_on("nothing was written")
+            stop.raise_if_received("nothing was written")
             _place(call.mode, images.root / path, folder / target)
-
-
-def _below_class(images: _Images, image: int) -> str:
-    path = images.paths[image]
-    return path.removeprefix(f"{images.classes[images.labels[image]]}/")
 
 
 def _place(mode: Literal["manifest", "copy", "hardlink", "symlink"], source: Path, target: Path) -> None:
@@ -196,7 +192,7 @@ def _place(mode: Literal["manifest", "copy", "hardlink", "symlink"], source: Pat
         case "copy":
             _copy(source, target)
         case "hardlink":
-            # The file itself, should the input be a link to it: a link may point to what is moved one day.
+            # The file, not a link to it, which would break if the file were moved.
             target.hardlink_to(source.resolve())
         case "symlink":
             target.symlink_to(source)
@@ -211,7 +207,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
     except OSError as error:
         if error.filename == str(source) and error.filename2 is None:
-            raise InvalidDatasetError(f"{told(str(source))}: can't be read: {error.strerror}") from error
+            raise InvalidDatasetError(f"{printable_path(str(source))}: can't be read: {reason_of(error)}") from error
         raise
 
 
@@ -219,16 +215,16 @@ def _record(call: DatasetSplitCall, folder: Path, images: _Images, splits: Mappi
     num_classes = len(images.classes)
     counts = {name: np.bincount(images.labels[ids], minlength=num_classes).tolist() for name, ids in splits.items()}
     per_class = {
-        shown(label): {name: own[position] for name, own in counts.items()}
+        path_text(label): {name: own[position] for name, own in counts.items()}
         for position, label in enumerate(images.classes)
     }
     total = np.bincount(images.labels, minlength=num_classes).tolist()
-    single = [shown(label) for label, count in zip(images.classes, total, strict=True) if count == 1]
+    single = [path_text(label) for label, count in zip(images.classes, total, strict=True) if count == 1]
     return {
         "command": "dataset split",
-        "input": shown(str(full_path(call.input))),
-        "root": shown(str(images.root)),
-        "output": shown(str(full_path(call.output))),
+        "input": path_text(str(full_path(call.input))),
+        "root": path_text(str(images.root)),
+        "output": path_text(str(full_path(call.output))),
         "mode": call.mode,
         "seed": call.seed,
         "fraction": call.fraction,

@@ -1,4 +1,4 @@
-"""A folder that appears only when it is complete, and never in place of another."""
+"""An output folder that is created by one rename once it is complete, and never replaces another."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOCK = "lock"
 
 
 def full_path(path: str) -> Path:
-    """A path as it was typed, as a full one; `~` is the home folder.
+    """The absolute path of a typed one, `~` expanded, links kept.
 
     Raises:
-        UsageError: the home folder of an unknown user, or a NUL character.
+        UsageError: `~` of an unknown user, or a NUL character.
     """
     if "\0" in path:
         raise UsageError(f"{printable(path)}: this is no path: it has a NUL character in it")
@@ -34,10 +34,10 @@ def full_path(path: str) -> Path:
 
 
 def refuse_existing(output: Path) -> None:
-    """Refuse to write where something is; an empty folder is as good as none.
+    """Refuse an output that exists, unless it is an empty folder.
 
     Raises:
-        OutputError: there is something, or it can't be looked at.
+        OutputError: it exists, or can't be accessed.
     """
     with named_write_errors(output):
         if output.is_symlink() or (output.exists() and not (output.is_dir() and not any(output.iterdir()))):
@@ -45,18 +45,18 @@ def refuse_existing(output: Path) -> None:
 
 
 def refuse_within(output: Path, folder: Path) -> None:
-    """Refuse to write into the input.
+    """Refuse an output within the input folder.
 
     Raises:
-        OutputError: the output lies in this folder, or is it.
+        OutputError: the output is this folder or lies in it.
     """
-    # Path.resolve() raises where a link leads to itself; what is read says so by name.
+    # Path.resolve() would raise for a link to itself, which reading the input reports by name.
     if Path(os.path.realpath(output)).is_relative_to(os.path.realpath(folder)):
         raise OutputError(f"output = {output}: lies within the input {folder}, which is never changed; choose another")
 
 
 def refuse_full_disk(output: Path, num_bytes: int) -> None:
-    """Refuse what can't fit before anything is written.
+    """Refuse an output that does not fit on the disk, before anything is written.
 
     Raises:
         OutputError: the disk has less free space than these bytes.
@@ -72,13 +72,13 @@ def refuse_full_disk(output: Path, num_bytes: int) -> None:
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """An empty folder to be filled, which becomes `output` when the block ends well and is removed otherwise.
+    """An empty folder to fill, which becomes `output` at the end of the block; removed if the block raises.
 
-    It lies beside `output`, hidden, so that the last step is one rename. What a killed process has left there is
-    recognised by its lock, which nobody holds, and removed.
+    It lies beside `output`, hidden, so that the last step is one rename. Folders that killed processes have left are
+    recognised by their released locks, and removed.
 
     Raises:
-        OutputError: it can't be written, or something else has taken the place meanwhile.
+        OutputError: it can't be written, or `output` has been created meanwhile.
     """
     refuse_existing(output)
     with named_write_errors(output):
@@ -91,11 +91,11 @@ def new_folder(output: Path) -> Iterator[Path]:
             with named_write_errors(output):
                 folder.mkdir()
             yield folder
-            # Else a power cut might leave the name of a folder without the content of its files; one call for all.
+            # So that a power cut after the rename loses no file content; one call for all files.
             os.sync()
             publish(folder, output)
     finally:
-        # What can't be removed now is recognised and removed by the next one.
+        # Where this fails, the next call removes it.
         shutil.rmtree(staging, ignore_errors=True)
 
 
@@ -107,8 +107,7 @@ def _remove_leftovers(output: Path) -> None:
     for leftover in output.parent.glob(f"{glob.escape(_prefix(output))}*"):
         lock = leftover / _LOCK
         if not lock.exists():
-            # It has just been made, or was left in that very moment.
-            continue
+            continue  # it was created this moment, or a process was killed then
         try:
             with locked(lock):
                 shutil.rmtree(leftover)

@@ -1,4 +1,4 @@
-"""Devices, number formats and versions, as torch sees them."""
+"""Checks of devices, number formats and versions, with torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from runner.base.errors import RunnerError
 from runner.config.schema.trainer import TrainerConfig
-from runner.dist.device import choose_device, choose_precision, count_gpus, describe_device
+from runner.dist.device import choose_device, choose_precision, count_cuda_devices, describe_device
 from runner.run import provenance
 from runner.tools.doctor.findings import Finding, gigabytes
 
@@ -18,9 +18,9 @@ _AMPERE = 8
 _VOLTA = 7
 
 
-def check_device(config: TrainerConfig, num_processes: int) -> tuple[Finding, torch.device | None]:
-    """Which devices there are, and which one the first process takes."""
-    gpus = [torch.cuda.get_device_properties(number) for number in range(count_gpus())]
+def check_devices(config: TrainerConfig, num_processes: int) -> tuple[Finding, torch.device | None]:
+    """Check which devices there are, and which one the first process takes."""
+    gpus = [torch.cuda.get_device_properties(number) for number in range(count_cuda_devices())]
     found = [f"cuda:{number} {gpu.name} ({gigabytes(gpu.total_memory)})" for number, gpu in enumerate(gpus)]
     found += ["mps"] if torch.backends.mps.is_available() else []
     found.append(describe_device(torch.device("cpu")))
@@ -39,8 +39,8 @@ def check_device(config: TrainerConfig, num_processes: int) -> tuple[Finding, to
 
 
 def check_precision(config: TrainerConfig, device: torch.device) -> Finding:
-    """Which number formats the device multiplies natively, and which one is chosen."""
-    support = supported_precisions(device)
+    """Check which number formats the device multiplies natively, and which one is chosen."""
+    support = _supported_precisions(device)
     words = ", ".join(f"{name} {how}" for name, how in support.items())
     try:
         chosen = choose_precision(config, device)
@@ -59,8 +59,8 @@ def check_precision(config: TrainerConfig, device: torch.device) -> Finding:
     )
 
 
-def supported_precisions(device: torch.device) -> dict[str, str]:
-    """native, emulated or not trained in, by number format."""
+def _supported_precisions(device: torch.device) -> dict[str, str]:
+    """By number format: native, emulated or not trained in."""
     match device.type:
         case "cuda":
             major = torch.cuda.get_device_capability(device)[0]
@@ -74,7 +74,7 @@ def supported_precisions(device: torch.device) -> dict[str, str]:
 
 
 def check_versions() -> Finding:
-    """Versions of what decides about speed and numbers."""
+    """The versions that speed and results depend on."""
     versions = provenance.versions() | {"torch": str(torch.__version__)}
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda

@@ -1,4 +1,4 @@
-"""A trained model in a format that other programs run, checked against PyTorch before it is kept.
+"""Exports a trained model to a format that other programs run, and compares it with PyTorch before it is kept.
 
 Importing this package imports no torch.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 Format = Literal["onnx", "torch_export", "torchscript"]
-# How files of a format usually end.
+# Usual file name suffixes.
 SUFFIXES: dict[Format, str] = {"onnx": "onnx", "torch_export": "pt2", "torchscript": "pt"}
 
 

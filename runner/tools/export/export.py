@@ -1,77 +1,80 @@
-"""Exports a trained model into one new file, which appears only once it has been run and compared."""
+"""Exports a trained model into one new file, which is published only once it was run and compared with PyTorch."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from runner.base.errors import ExportError
+from runner.base.errors import ExportError, InvalidDatasetError
 from runner.base.files import named_write_errors, publish, sha256_of, temporary_beside, write_json
-from runner.data.images.transforms import Normalizer, pipeline_of
+from runner.data.images.transforms import Normalizer, Pipeline, as_tensor, pipeline_of
 from runner.data.source import ImageSource
 from runner.tools.export import SUFFIXES, Format, description_of
-from runner.tools.export.agreement import Agreement, ValidationImages, compare
-from runner.tools.export.formats import open_exported, write
-from runner.tools.export.wrapped import Wrapped, wrap
+from runner.tools.export.formats import Wrapped, open_exported, wrap, write
 from runner.training.assemble_trained import TrainedModel
+
+MOST_IMAGES = 1000
+_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """What is asked for."""
+class ExportRequest:
+    """What to export and where to."""
 
     format: Format
     output: Path
-    """A file that is not there yet."""
+    """A file that does not exist yet."""
     include_preprocessing: bool
     min_agreement: float
-    """Smallest share of images with the same first guess, in [0, 1]."""
+    """Smallest allowed share of images with the same top-1 class, in [0, 1]."""
     origin: dict[str, Any]
-    """Where the model comes from, for the metadata: run, git commit and the like."""
+    """Metadata about the source of the model: run, git commit and the like."""
 
 
-def export(trained: TrainedModel, images: ImageSource, order: Order) -> Agreement:
-    """Write, run, compare, and only then keep.
+def export(trained: TrainedModel, images: ImageSource, request: ExportRequest) -> Agreement:
+    """Write the model, run it, compare it with PyTorch, and publish it.
 
     Args:
         trained: the model, with its preprocessing and classes.
-        images: the images on which both are compared.
-        order: what is asked for.
+        images: the images on which both models are compared.
+        request: format, output and the like.
 
     Raises:
-        ExportError: when the model can't be exported, or does not agree; no file is left then.
-        OutputError: when the file can't be written, or has come there meanwhile.
+        ExportError: the model can't be exported, or does not agree with PyTorch; no file is left then.
+        OutputError: the file can't be written, or was created meanwhile.
     """
     preprocessing = trained.preprocessing
     wrapped = wrap(
         trained.module,
         preprocessing.normalize,
         image_size=preprocessing.image_size,
-        include_preprocessing=order.include_preprocessing,
+        include_preprocessing=request.include_preprocessing,
     )
-    metadata = _metadata(trained, wrapped, order)
-    with _work_folder(order.output) as folder:
-        file = folder / f"model.{SUFFIXES[order.format]}"
-        write(order.format, wrapped, metadata, file)
-        agreement = _agreement(file, wrapped, trained, images, order)
-        facts = {"file": order.output.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}
-        publish(file, order.output)
+    metadata = _metadata(trained, wrapped, request)
+    with _work_folder(request.output) as folder:
+        file = folder / f"model.{SUFFIXES[request.format]}"
+        write(request.format, wrapped, metadata, file)
+        agreement = _agreement(file, wrapped, trained, images, request)
+        facts = {"file": request.output.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}
+        publish(file, request.output)
         checked = {**vars(agreement), "top1_agreement": agreement.top1_agreement}
-        write_json(description_of(order.output), {**facts, **metadata, "agreement": checked})
+        write_json(description_of(request.output), {**facts, **metadata, "agreement": checked})
     return agreement
 
 
 @contextmanager
 def _work_folder(output: Path) -> Iterator[Path]:
-    """A folder beside the output, gone at the end; that of the output too, if it was made for nothing."""
+    """A temporary folder beside the output; the output's own folder is removed too if it was created and is empty."""
     is_new = not output.parent.exists()
     folder = temporary_beside(output)
     with named_write_errors(output):
@@ -85,18 +88,20 @@ def _work_folder(output: Path) -> Iterator[Path]:
             output.parent.rmdir()
 
 
-def _agreement(file: Path, wrapped: Wrapped, trained: TrainedModel, images: ImageSource, order: Order) -> Agreement:
+def _agreement(
+    file: Path, wrapped: Wrapped, trained: TrainedModel, images: ImageSource, request: ExportRequest
+) -> Agreement:
     batches = ValidationImages(images, pipeline_of(trained.preprocessing.transforms))
     found = compare(
-        open_exported(order.format, file),
-        _pairs(batches, trained, include_preprocessing=order.include_preprocessing),
+        open_exported(request.format, file),
+        _pairs(batches, trained, include_preprocessing=request.include_preprocessing),
     )
     found = replace(found, num_unreadable=batches.num_unreadable)
-    if found.top1_agreement < order.min_agreement:
+    if found.top1_agreement < request.min_agreement:
         raise ExportError(
             f"the exported model agrees with PyTorch on {found.num_agreeing:,} of {found.count:,} validation images "
             f"(top-1 agreement {found.top1_agreement:.4%}, largest difference {found.largest_difference:.3g}), "
-            f"which is below min_agreement = {order.min_agreement:g}; no file is kept"
+            f"which is below min_agreement = {request.min_agreement:g}; no file is kept"
         )
     return found
 
@@ -105,7 +110,7 @@ def _agreement(file: Path, wrapped: Wrapped, trained: TrainedModel, images: Imag
 def _pairs(
     batches: Iterable[Tensor], trained: TrainedModel, *, include_preprocessing: bool
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs of the exported model, and what the trained model, as it is used elsewhere, makes of the same pixels."""
+    """Inputs for the exported model, each with PyTorch's outputs for the same pixels."""
     normalizer = Normalizer(trained.preprocessing.normalize)
     for pixels in batches:
         normalized = normalizer(pixels)
@@ -113,15 +118,106 @@ def _pairs(
         yield (pixels.permute(0, 2, 3, 1), logits.softmax(dim=1)) if include_preprocessing else (normalized, logits)
 
 
-def _metadata(trained: TrainedModel, wrapped: Wrapped, order: Order) -> dict[str, Any]:
+def _metadata(trained: TrainedModel, wrapped: Wrapped, request: ExportRequest) -> dict[str, Any]:
     return {
         "producer": f"runner {importlib.metadata.version('runner')}, torch {torch.__version__}",
-        "format": order.format,
+        "format": request.format,
         "classes": list(trained.classes),
         "input": wrapped.input,
         "output": wrapped.output,
         "preprocessing": trained.preprocessing.model_dump(mode="json"),
         "architecture": trained.architecture.name,
         "weights": trained.origin,
-        **order.origin,
+        **request.origin,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How far the exported model and PyTorch agree."""
+
+    count: int
+    """Images that both models have scored."""
+    num_agreeing: int
+    """Images with the same top-1 class."""
+    largest_difference: float
+    """Largest absolute difference of any output."""
+    largest_output: float
+    """Largest absolute output of PyTorch, as the scale for `largest_difference`."""
+    num_unreadable: int
+    """Images that were left out because they can't be read."""
+
+    @property
+    def top1_agreement(self) -> float:
+        """Share of images with the same top-1 class, in [0, 1]."""
+        return self.num_agreeing / self.count
+
+
+def compare(exported: Callable[[Tensor], Tensor], pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
+    """Run the exported model and compare its outputs.
+
+    Args:
+        exported: the exported model, from its file.
+        pairs: batches of inputs, each with the N × classes outputs of PyTorch.
+
+    Raises:
+        ExportError: an output is not finite or of another shape.
+    """
+    count = num_agreeing = 0
+    largest = largest_output = 0.0
+    for inputs, expected in pairs:
+        with torch.no_grad():
+            found = exported(inputs)
+        if found.shape != expected.shape:
+            raise ExportError(
+                f"for {len(inputs)} images the file gives {tuple(found.shape)}, PyTorch {tuple(expected.shape)}"
+            )
+        difference = (found - expected).abs().max().item()
+        if not difference < math.inf:
+            raise ExportError("the exported model, or the model itself, gives values that are not finite")
+        largest = max(largest, difference)
+        largest_output = max(largest_output, expected.abs().max().item())
+        count += len(inputs)
+        num_agreeing += int((found.argmax(dim=1) == expected.argmax(dim=1)).sum())
+    return Agreement(
+        count=count,
+        num_agreeing=num_agreeing,
+        largest_difference=largest,
+        largest_output=largest_output,
+        num_unreadable=0,
+    )
+
+
+class ValidationImages:
+    """Up to 1,000 images spread evenly over a split, as uint8 batches N × 3 × size × size with N = 1, then 32."""
+
+    def __init__(self, source: ImageSource, pipeline: Pipeline) -> None:
+        self.num_unreadable = 0
+        self._source = source
+        self._pipeline = pipeline
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The batches; the first one has a single image, so that two batch sizes are tried.
+
+        Raises:
+            InvalidDatasetError: none of the images can be read.
+        """
+        self.num_unreadable = 0
+        size, batch, num_read = 1, list[Tensor](), 0
+        chosen = np.linspace(0, len(self._source) - 1, min(MOST_IMAGES, len(self._source)), dtype=np.int64)
+        failure: InvalidDatasetError | None = None
+        for image in chosen.tolist():
+            try:
+                batch.append(self._pipeline(as_tensor(self._source.open(image).pixels())))
+            except InvalidDatasetError as error:
+                failure = failure or error
+                self.num_unreadable += 1
+                continue
+            num_read += 1
+            if len(batch) == size:
+                yield torch.stack(batch)
+                size, batch = _BATCH_SIZE, []
+        if batch:
+            yield torch.stack(batch)
+        if num_read == 0 and failure is not None:
+            raise failure

@@ -1,4 +1,4 @@
-"""The formats: how each is written, and how each is run again from its file alone."""
+"""Writes each export format, and opens its file again to run it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from runner.base.errors import ExportError
+from runner.config.schema.transforms import Normalize
+from runner.data.images.transforms import Normalizer
 from runner.tools.export import Format
-from runner.tools.export.wrapped import Wrapped
 
-Runs = Callable[[Tensor], Tensor]
+ExportedModel = Callable[[Tensor], Tensor]
 """An exported model: a batch of inputs → float32 N × classes."""
 METADATA_FILE = "runner.json"  # within the files of PyTorch's own formats
 _OPSET = 20
+_TRACED_BATCH = 2  # torch.export would specialise on sizes 0 and 1
 
 
 def write(format_: Format, wrapped: Wrapped, metadata: Mapping[str, Any], file: Path) -> None:
     """Export a model, with any batch size, into one file.
 
     Raises:
-        ExportError: when the exporter can't express the model in this format.
+        ExportError: the exporter can't express the model in this format.
     """
-    with _named(format_), warnings.catch_warnings(), torch.no_grad():
-        # They speak of the exporters' insides and of TorchScript's future; whether the result is right is checked.
+    with _exporter_errors(format_), warnings.catch_warnings(), torch.no_grad():
+        # Warnings about internals of the exporters and the deprecation of TorchScript; the result is checked.
         warnings.simplefilter("ignore")
         match format_:
             case "onnx":
@@ -45,22 +48,22 @@ def write(format_: Format, wrapped: Wrapped, metadata: Mapping[str, Any], file: 
                 assert_never(format_)
 
 
-def open_exported(format_: Format, file: Path) -> Runs:
-    """Open an exported model from its file alone, as its users will.
+def open_exported(format_: Format, file: Path) -> ExportedModel:
+    """Open an exported model from its file alone.
 
     Raises:
-        ExportError: when it can't be opened.
+        ExportError: it can't be opened.
     """
-    with _named(format_), warnings.catch_warnings():
+    with _exporter_errors(format_), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         match format_:
             case "onnx":
                 return _open_onnx(file)
             case "torch_export":
-                module: Runs = torch.export.load(file).module()
+                module: ExportedModel = torch.export.load(file).module()
                 return module
             case "torchscript":
-                script: Runs = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
+                script: ExportedModel = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
                 return script
             case _:
                 assert_never(format_)
@@ -84,7 +87,7 @@ def _write_onnx(wrapped: Wrapped, metadata: Mapping[str, Any], file: Path) -> No
     program.save(file, external_data=False)
 
 
-def _open_onnx(file: Path) -> Runs:
+def _open_onnx(file: Path) -> ExportedModel:
     onnxruntime = importlib.import_module("onnxruntime")  # an extra
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -106,11 +109,76 @@ def _json(value: object) -> str:
 
 
 @contextmanager
-def _named(format_: Format) -> Iterator[None]:
+def _exporter_errors(format_: Format) -> Iterator[None]:
     try:
         yield
     except MemoryError:
         raise
-    except Exception as error:  # the exporters raise nearly everything, from AssertionError to errors of their own
+    except Exception as error:  # the exporters raise AssertionError, KeyError and errors of their own
         reason = str(error).strip().partition("\n")[0]
         raise ExportError(f"the model can't be exported as {format_}: {type(error).__name__}: {reason}") from error
+
+
+class WithPreprocessing(nn.Module):
+    """Maps pixels to probabilities: uint8 N × size × size × 3 → float32 N × classes, each row with the sum 1."""
+
+    def __init__(self, module: nn.Module, normalize: Normalize) -> None:
+        super().__init__()
+        self.normalizer = Normalizer(normalize)
+        self.module = module
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalise, run the module, apply softmax."""
+        logits: Tensor = self.module(self.normalizer(images.permute(0, 3, 1, 2)))
+        return logits.softmax(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapped:
+    """A module to export, with a description of its input and output."""
+
+    module: nn.Module
+    """In eval mode, on the CPU, fp32."""
+    example: Tensor
+    """An input of the right shape and type."""
+    input: dict[str, Any]
+    """Name, dtype, shape and meaning of the input, for the metadata."""
+    output: dict[str, Any]
+    """The same of the output."""
+
+
+def wrap(module: nn.Module, normalize: Normalize, *, image_size: int, include_preprocessing: bool) -> Wrapped:
+    """Prepare a module for export.
+
+    Resizing and cropping stay outside, since libraries resample differently and a batch has one image size anyway; the
+    metadata describes them.
+
+    Args:
+        module: normalised float32 N × 3 × size × size → logits N × classes.
+        normalize: how pixels are normalised.
+        image_size: side of the square images in pixels.
+        include_preprocessing: whether normalising and softmax become part of the model.
+    """
+    if include_preprocessing:
+        return Wrapped(
+            module=WithPreprocessing(module, normalize).eval(),
+            example=torch.zeros(_TRACED_BATCH, image_size, image_size, 3, dtype=torch.uint8),
+            input={
+                "name": "images",
+                "dtype": "uint8",
+                "shape": ["batch", image_size, image_size, 3],
+                "meaning": "RGB pixels after the transforms under preprocessing",
+            },
+            output={"name": "probabilities", "dtype": "float32", "shape": ["batch", "classes"]},
+        )
+    return Wrapped(
+        module=module.eval(),
+        example=torch.zeros(_TRACED_BATCH, 3, image_size, image_size),
+        input={
+            "name": "images",
+            "dtype": "float32",
+            "shape": ["batch", 3, image_size, image_size],
+            "meaning": "RGB after the transforms under preprocessing, as (pixel / 255 − mean) / std",
+        },
+        output={"name": "logits", "dtype": "float32", "shape": ["batch", "classes"]},
+    )

@@ -1,1 +1,1 @@
-"""Scoring images with a packaged model: what is scored, how, and the file that it goes to."""
+"""Scores images with a packaged model: the inputs, the scoring, and the output file."""

@@ -1,4 +1,4 @@
-"""Which images are scored: a folder, one file, or a list. Imports no torch."""
+"""The images to score: a folder, one image, or a list. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from runner.base.errors import InvalidDatasetError
 from runner.base.untrusted import UntrustedFileError, read_bytes
-from runner.base.user_paths import typed_path
-from runner.data.sources.index import IMAGE_EXTENSIONS, scan_images, shown
+from runner.base.user_paths import refuse_address, typed_path
+from runner.data.sources.index import IMAGE_EXTENSIONS, path_text, scan_images
 
-# Decoded too, but left out of folders, where animations are rarely meant.
+# GIF is decoded too, but left out of folders, where animations are rarely meant.
 _SINGLE_FILE_EXTENSIONS = (*IMAGE_EXTENSIONS, "gif")
 _MOST_BYTES = 1 << 30
 _KINDS = (
@@ -29,11 +29,11 @@ class Inputs:
     """Images in the order in which they are scored."""
 
     files: Sequence[str]
-    """What is opened."""
+    """Paths to open."""
     names: Sequence[str]
-    """What the column `path` says: of a folder relative to it, of a list as it stands there, else as typed."""
+    """The column `path`: relative to an input folder, as written in a list, or as typed."""
     labels: Sequence[str | None] | None
-    """The true class of each image, where it is known; None where it is known of none."""
+    """The true class of each image or None; None instead of a sequence where no label is known."""
     notes: tuple[str, ...]
     """Sentences for the log."""
 
@@ -41,7 +41,7 @@ class Inputs:
         return len(self.files)
 
     def digest(self) -> str:
-        """SHA-256 that tells one list from another: names and labels in their order."""
+        """SHA-256 of all names and labels in their order."""
         digest = hashlib.sha256()
         for position, name in enumerate(self.names):
             label = self.labels[position] if self.labels is not None else None
@@ -50,15 +50,15 @@ class Inputs:
 
 
 def read_inputs(path: str, root: str | None, classes: Sequence[str]) -> Inputs:
-    """List the images to score; opens none of them.
+    """List the images to score without opening them.
 
     Args:
-        path: a folder with all folders in it, an image, a .txt or a .csv file.
-        root: where the relative paths of a list start; by default at the folder of the list.
+        path: a folder, which is searched recursively, an image, a .txt or a .csv file.
+        root: where the relative paths of a list start; by default in the folder of the list.
         classes: of the model; an image below a folder of such a name has this label.
 
     Raises:
-        InvalidDatasetError: there is nothing to score, or the list can't be read.
+        InvalidDatasetError: there are no images, or the list can't be read.
     """
     place = typed_path(path, "input")
     if place.is_dir():
@@ -67,12 +67,12 @@ def read_inputs(path: str, root: str | None, classes: Sequence[str]) -> Inputs:
         raise InvalidDatasetError(f"input = {path}: there is no such file or folder; expected {_KINDS}")
     match place.suffix.lower():
         case ".txt":
-            lines = _lines(place)
-            return _of_list(place, root, [(line, None) for line in lines])
+            lines = (line.removesuffix("\r") for line in _text(place, "UTF-8 text").split("\n"))
+            return _of_list(place, root, [(line, None) for line in lines if line.strip()])
         case ".csv":
             return _of_list(place, root, list(_rows(place)))
         case suffix if suffix.removeprefix(".") in _SINGLE_FILE_EXTENSIONS:
-            return Inputs(files=(str(place),), names=(shown(path),), labels=None, notes=())
+            return Inputs(files=(str(place),), names=(path_text(path),), labels=None, notes=())
         case _:
             raise InvalidDatasetError(f"input = {path}: of an unknown kind; expected {_KINDS}")
 
@@ -90,7 +90,7 @@ def _of_folder(folder: Path, classes: Sequence[str]) -> Inputs:
     labels = [name if name in known else None for name in first_folders]
     return Inputs(
         files=[f"{folder}/{path}" for path in found],
-        names=[shown(path) for path in found],
+        names=[path_text(path) for path in found],
         labels=labels if any(labels) else None,
         notes=(note,) if note else (),
     )
@@ -102,6 +102,11 @@ def _of_list(file: Path, root: str | None, rows: Sequence[tuple[str, str | None]
     start = typed_path(root, "root") if root is not None else file.parent
     if not start.is_dir():
         raise InvalidDatasetError(f"root = {root}: there is no such folder, where the paths of {file} would start")
+    for number, (name, _) in enumerate(rows, 1):
+        try:
+            refuse_address(name)
+        except ValueError as error:
+            raise InvalidDatasetError(f"input = {file}: image {number:,} of the list {error}") from error
     labels = [label or None for _, label in rows]
     return Inputs(
         # expanduser of os.path leaves the home folder of an unknown user as it stands.
@@ -114,16 +119,10 @@ def _of_list(file: Path, root: str | None, rows: Sequence[tuple[str, str | None]
 
 def _text(file: Path, kind: str) -> str:
     try:
-        # Of an editor's byte order mark nothing is left.
+        # utf-8-sig drops a byte order mark.
         return read_bytes(file, max_bytes=_MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, UntrustedFileError) as error:
         raise InvalidDatasetError(f"input = {file}: can't be read as {kind}: {error}") from error
-
-
-def _lines(file: Path) -> list[str]:
-    text = _text(file, "UTF-8 text")
-    # Nor of Windows' line ends.
-    return [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
 
 
 def _rows(file: Path) -> Iterator[tuple[str, str | None]]:

@@ -1,4 +1,4 @@
-"""The unfinished file of scores: it grows beside the output, and becomes it only when it is complete."""
+"""The unfinished file of scores, beside the output; it becomes the output once it is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import IO, Any
 
 from runner.base.errors import OutputError
 from runner.base.files import lock_file, named_write_errors, sync_folder, write_json
-from runner.tools.predict.formats import Format, Scored
+from runner.base.reasons import reason_of
+from runner.tools.predict.outputs import Format, Scored
 
 
 def partial_of(output: Path) -> Path:
@@ -21,7 +22,7 @@ def partial_of(output: Path) -> Path:
 
 
 def check_output(output: Path) -> None:
-    """Refuse what can be refused before anything is opened.
+    """Check the output path.
 
     Raises:
         OutputError: the output exists, or its folder is missing.
@@ -33,18 +34,17 @@ def check_output(output: Path) -> None:
 
 
 class PartialScores:
-    """Rows on their way to OUTPUT: OUTPUT.partial, and OUTPUT.partial.json which says whose they are.
+    """OUTPUT.partial with the rows so far, and OUTPUT.partial.json with what they depend on.
 
-    What was appended survives a kill; a row that it has cut is taken back when somebody goes on. Where nothing was
-    scored, nothing is left behind.
+    Appended rows survive a kill; a row that is cut off is removed on resume. Without any rows both files are removed.
     """
 
     def __init__(self, output: Path, form: Format, owner: Mapping[str, Any]) -> None:
-        """Plain values.
+        """Touch no file yet; see :meth:`begin`.
 
         Args:
-            output: the file that will be there in the end.
-            form: how rows are written.
+            output: the final file.
+            form: how rows are encoded.
             owner: what the rows depend on, such as digests of model and input.
         """
         self.output = output
@@ -56,24 +56,28 @@ class PartialScores:
         self._file: IO[bytes] | None = None
 
     def begin(self, *, resume: bool) -> None:
-        """Open the unfinished file, a new one or that of an earlier call.
+        """Create the unfinished file, or with `resume` open that of an earlier call.
 
         Raises:
-            OutputError: the output exists, its folder is missing or read-only, somebody else is writing it, or there
-                is an unfinished file that is not asked for or is of something else.
+            OutputError: the output exists, its folder is missing or read-only, another process is writing it, or there
+                is an unfinished file but no `resume`, or one of another call.
         """
         check_output(self.output)
         if self.path.exists() and not resume:
             raise OutputError(
-                f"{self.path} is left of an earlier call that did not end; go on with it by resume=true, or remove it"
+                f"{self.path} is left of an earlier call that did not end; resume it with resume=true, or remove it"
             )
         is_new = not self.path.exists()
         if not is_new:
             self._check_owner()
         with named_write_errors(self.path):
             self._file = self.path.open("xb" if is_new else "r+b")
-            self._hold(self._file)
-            self.num_rows, end = (0, 0) if is_new else self._form.whole(self.path)
+            try:
+                lock_file(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path)
+            except BlockingIOError:
+                self._file.close()
+                raise OutputError(f"{self.path}: another process is writing it") from None
+            self.num_rows, end = (0, 0) if is_new else self._form.complete_rows(self.path)
             if self.num_rows == 0:
                 write_json(self.description, self._owner)
             self._file.truncate(end if self.num_rows else 0)
@@ -83,10 +87,10 @@ class PartialScores:
             self._file.flush()
 
     def append(self, scored: Scored) -> None:
-        """Add the next rows.
+        """Append rows.
 
         Raises:
-            OutputError: when they can't be written.
+            OutputError: they can't be written.
         """
         assert self._file is not None, "begun"
         with named_write_errors(self.path):
@@ -95,10 +99,10 @@ class PartialScores:
         self.num_rows += len(scored.names)
 
     def finish(self) -> None:
-        """Let the output appear, whole and durable.
+        """Turn the unfinished file into the output, synced to disk.
 
         Raises:
-            OutputError: when it can't be written, or has come into being meanwhile.
+            OutputError: it can't be written, or was created meanwhile.
         """
         assert self._file is not None, "begun"
         with named_write_errors(self.output):
@@ -122,24 +126,17 @@ class PartialScores:
             self.description.unlink(missing_ok=True)
         self._file.close()
 
-    def _hold(self, file: IO[bytes]) -> None:
-        try:
-            lock_file(file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.path)
-        except BlockingIOError:
-            file.close()
-            raise OutputError(f"{self.path}: another process is writing it") from None
-
     def _check_owner(self) -> None:
         try:
             owner = json.loads(self.description.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise OutputError(
-                f"{self.path} can't be gone on with, as {self.description} can't be read: {error}; remove both"
+                f"{self.path} can't be resumed, as {self.description} can't be read: {reason_of(error)}; remove both"
             ) from error
         known = owner if isinstance(owner, dict) else {}
         different = [name for name, value in self._owner.items() if known.get(name) != value]
         if different:
             raise OutputError(
-                f"{self.path} is of another call (other {', '.join(different)}), so it is not gone on with; repeat "
+                f"{self.path} is of another call (other {', '.join(different)}), so it is not resumed; repeat "
                 "that call, remove the file, or choose another output"
             )

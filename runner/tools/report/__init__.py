@@ -1,6 +1,6 @@
-"""The report of a run: one HTML file that explains it, with nothing outside of it. Imports no torch.
+"""Reports of runs and sweeps: one self-contained HTML file each.
 
-Drawing and templates are imported only when a report is written.
+Importing this package imports neither torch nor what draws and fills templates.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ REPORT_FILE = "report.html"
 
 
 def explain_end(run_dir: Path, splits: Splits) -> None:
-    """Write the report of a run that has just ended; a report that can't be written is no reason for it to fail.
+    """Write the report of a run that has just ended, or log a warning where that fails.
 
-    It travels to other processes by its name.
+    It is pickled by its name, so it must stay a function of this module.
     """
     _explain(run_dir, splits)
 

@@ -1,4 +1,4 @@
-"""The words and numbers of a report."""
+"""The texts and numbers of a run's report."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import CheckpointError
-from runner.base.untrusted import UntrustedFileError, read_tail
-from runner.run.contents import shown
+from runner.base.untrusted import UntrustedFileError, read_tail, unreadable
 from runner.run.run_folder import summary_of_experiment
-from runner.tools.runs.diff import data_of
-from runner.tools.runs.past import PastRun, describe_metric, describe_seconds, elapsed_seconds
+from runner.tools.runs.past import PastRun, data_of, describe_metric, describe_seconds, elapsed_seconds, has_top5
 
 _WARNING = re.compile(r"^\S+ \S+ WARNING (.*)$")
 _MOST_WARNINGS = 50
@@ -26,13 +24,12 @@ _COUNTS = {
     "num_test": "test images",
     "num_classes": "classes",
 }
-_MOST_NAME_WORDS = 2  # a name of a model and one of data
-_TOP_K = 5
+_METRIC_NAMES = {"val_top1": "top-1 accuracy", "val_top5": "top-5 accuracy", "val_loss": "validation loss"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What stands at the head of a report."""
+    """The head of a report."""
 
     title: str
     name: str
@@ -41,9 +38,9 @@ class Summary:
     lead: tuple[str, ...]
     """Sentences: what, on what, how well, how fast."""
     tiles: tuple[tuple[str, str, str], ...]
-    """Label, value, and what it means."""
+    """Label, value and explanation."""
     commands: tuple[tuple[str, str], ...]
-    """What it is for, and the command."""
+    """Purpose and command."""
     error: str | None
 
 
@@ -58,13 +55,13 @@ class Part:
 
 
 def summary(run: PastRun) -> Summary:
-    """The head of the report, from whatever the run has recorded so far."""
+    """The head of the report, from what the run has recorded so far."""
     experiment = summary_of_experiment(run.config.get("model", {}), run.config.get("data", {}))
     data = experiment["data"] if experiment["data_root"] is None else Path(experiment["data_root"]).name
     error = run.record.get("error")
     return Summary(
         title=f"{experiment['model']} on {data}",
-        name="/".join(run.path.parts[-_MOST_NAME_WORDS:]),
+        name="/".join(run.path.parts[-2:]),
         status=run.status,
         lead=tuple(_lead(run, experiment)),
         tiles=tuple(_tiles(run)),
@@ -87,7 +84,8 @@ def _lead(run: PastRun, experiment: Mapping[str, Any]) -> Iterator[str]:
     else:
         kind = " of the averaged weights" if best.get("weights") == "ema" else ""
         value = describe_metric(best["metric"], best["value"])
-        yield f"Best {_words(best['metric'])}{kind}: {value}, after epoch {best['epoch']} of {len(run.rows)}."
+        metric = _METRIC_NAMES.get(best["metric"], best["metric"])
+        yield f"Best {metric}{kind}: {value}, after epoch {best['epoch']} of {len(run.rows)}."
     elapsed = elapsed_seconds(run.path, run.record)
     if elapsed is not None and run.rows:
         world_size = run.record.get("world_size", 1)
@@ -95,50 +93,31 @@ def _lead(run: PastRun, experiment: Mapping[str, Any]) -> Iterator[str]:
         yield f"It took {describe_seconds(elapsed)} on {run.record.get('device')}, with {processes}."
 
 
-def _words(metric: str) -> str:
-    return {"val_top1": "top-1 accuracy", "val_top5": "top-5 accuracy", "val_loss": "validation loss"}.get(
-        metric, metric
-    )
-
-
 def _tiles(run: PastRun) -> Iterator[tuple[str, str, str]]:
-    found, best_row = run.evaluation, _best_row(run)
+    found, best = run.evaluation, run.record.get("best")
+    best_row = next((row for row in run.rows if best is not None and row["epoch"] == best["epoch"]), None)
     if found is not None:
-        yield "Top-1", f"{found['top1']:.2%}", _of_images(found)
+        skipped = f", {found['num_skipped']:,} skipped" if found.get("num_skipped") else ""
+        images = f"{found['correct']:,} of {found['count']:,} validation images{skipped}"
+        yield "Top-1", f"{found['top1']:.2%}", images
         if has_top5(run):
             yield "Top-5", f"{found['top5']:.2%}", "label among the first five guesses"
         yield "Loss", f"{found['loss']:.4f}", "mean cross-entropy, validation"
         if "expected_calibration_error" in found:
             yield "Calibration error", f"{found['expected_calibration_error']:.2%}", "probability against accuracy"
-    elif best_row is not None:
-        prefix = "val_ema" if run.record["best"].get("weights") == "ema" else "val"
+    elif best is not None and best_row is not None:
+        prefix = "val_ema" if best.get("weights") == "ema" else "val"
         for label, name, form in (("Top-1", "top1", ".2%"), ("Top-5", "top5", ".2%"), ("Loss", "loss", ".4f")):
             value = best_row.get(f"{prefix}_{name}")
             if value is not None and (name != "top5" or has_top5(run)):
                 yield label, format(value, form), "validation, best epoch"
     test = run.record.get("test")
     if test:
-        yield "Test top-1", f"{test['top1']:.2%}", f"{test['count']:,} images that chose nothing"
+        yield "Test top-1", f"{test['top1']:.2%}", f"{test['count']:,} images, not used to choose anything"
     planned = run.config.get("trainer", {}).get("epochs")
     yield "Epochs", f"{len(run.rows)}", f"of {planned} planned"
     if rates := sorted(row["train_images_per_second"] for row in run.rows if "train_images_per_second" in row):
         yield "Speed", f"{rates[len(rates) // 2]:,.0f}/s", "training images, median epoch"
-
-
-def has_top5(run: PastRun) -> bool:
-    """Whether there are so many classes that five guesses can miss; where that is not known, they may."""
-    num_classes = data_of(run).get("num_classes")
-    return num_classes is None or num_classes > _TOP_K
-
-
-def _of_images(found: Mapping[str, Any]) -> str:
-    skipped = f", {found['num_skipped']:,} skipped" if found.get("num_skipped") else ""
-    return f"{found['correct']:,} of {found['count']:,} validation images{skipped}"
-
-
-def _best_row(run: PastRun) -> dict[str, Any] | None:
-    best = run.record.get("best")
-    return next((row for row in run.rows if best is not None and row["epoch"] == best["epoch"]), None)
 
 
 def _commands(run: PastRun) -> Iterator[tuple[str, str]]:
@@ -146,7 +125,7 @@ def _commands(run: PastRun) -> Iterator[tuple[str, str]]:
     yield "How it was started", str(run.record.get("command"))
     yield "Train it again in a new folder", f"python -m runner runs repeat run={folder}"
     if run.status in ("stopped", "failed", "died"):
-        yield "Go on where it ended", f"python -m runner resume run={folder}"
+        yield "Resume it", f"python -m runner resume run={folder}"
     if run.evaluation is None and run.record.get("best"):
         yield "Evaluate it in detail", f"python -m runner evaluate run={folder}"
     if (run.path / "model").is_dir():
@@ -156,7 +135,7 @@ def _commands(run: PastRun) -> Iterator[tuple[str, str]]:
 
 
 def time_split(run: PastRun) -> tuple[Part, ...]:
-    """Where the time of the finished epochs went; the checkpoint of the last one comes after its row."""
+    """Where the time of the finished epochs went, without the checkpoint of the last epoch, which comes later."""
     rows = run.rows
     names = ("data_wait", "train", "evaluation", "checkpoint", "epoch")
     if not rows or not all(f"{name}_seconds" in row for row in rows for name in names):
@@ -175,7 +154,7 @@ def time_split(run: PastRun) -> tuple[Part, ...]:
 
 
 def warnings_of(run: PastRun) -> tuple[tuple[str, int], ...]:
-    """What run.json warns of, then the warnings of the log with how often each was given; of many the last ones."""
+    """The warnings of run.json, then those of the log with their counts, at most the last 50."""
     recorded = tuple((str(sentence), 1) for sentence in run.record.get("warnings") or ())
     return (*recorded, *_warnings_in(run.path / "logs" / "rank_0.log"))
 
@@ -186,7 +165,7 @@ def _warnings_in(log: Path) -> tuple[tuple[str, int], ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except (OSError, UntrustedFileError) as error:
-        raise CheckpointError(f"{shown(log)} can't be read: {error}") from error
+        raise CheckpointError(unreadable(log, error)) from error
     counts = Counter(match[1] for line in text.split("\n") if (match := _WARNING.match(line)))
     return tuple(counts.items())[-_MOST_WARNINGS:]
 
@@ -219,7 +198,7 @@ def environment(run: PastRun) -> dict[str, str]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """A config as full keys and texts."""
+    """A config as full keys with their values as text."""
     rows: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -14,34 +14,33 @@ from typing import IO
 from PIL import Image
 
 from runner.base.errors import CheckpointError, RunnerError
-from runner.base.safe_text import neutral
+from runner.base.safe_text import escape_formula
 from runner.base.untrusted import open_regular
 from runner.config.saved import load_saved
 from runner.data.fingerprint import fingerprint
 from runner.data.source import ImageSource
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
-from runner.tools.runs.diff import data_of
-from runner.tools.runs.past import PastRun
+from runner.tools.runs.past import PastRun, data_of
 
 _MOST_MISTAKES = 24
 _MOST_BYTES_IN_A_LINE = 1 << 20
 _SIDE_PX = 176
-_SMALL_PX = 64  # up to this side pixels are kept as they are, without loss
+_SMALL_PX = 64  # images up to this side are kept without loss, as PNG
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """An image and what was made of it."""
+    """A misclassified image."""
 
     path: str
     label: str
     predicted: str
     probability: float
-    """Of the wrong guess."""
+    """Of the predicted class."""
     loss: float
     picture: str | None
-    """A data URI; None where the image can't be had."""
+    """A data URI; None where the image is not available."""
     is_small: bool
 
 
@@ -53,7 +52,7 @@ class Gallery:
     num_mistakes: int
     """All mistakes of the evaluation."""
     note: str | None
-    """Why there are no images, or nothing at all."""
+    """Why images, or all mistakes, are missing."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -71,16 +70,16 @@ def gallery(run: PastRun, splits: Splits | None) -> Gallery:
 
     Args:
         run: the run.
-        splits: its data set, where it is open already.
+        splits: its data set, if it is open already; else it is opened.
 
     Raises:
-        CheckpointError: when predictions.csv is damaged.
+        CheckpointError: predictions.csv is damaged.
     """
     file = run.path / "evaluation" / "predictions.csv"
     if run.evaluation is None or not file.is_file():
         return Gallery(mistakes=(), num_mistakes=0, note="The run has not been evaluated image by image.")
-    # As the classes are called, not as a spreadsheet must see them.
-    names = {neutral(name): name for name in run.evaluation["classes"]}
+    # predictions.csv has names that are safe for spreadsheets; the page shows the names of the classes.
+    names = {escape_formula(name): name for name in run.evaluation["classes"]}
     wrong = [row for row in _rows(file, names) if row.label != row.predicted]
     worst = heapq.nlargest(_MOST_MISTAKES, wrong)
     source, note = _source(run, splits) if worst else (None, None)
@@ -111,7 +110,7 @@ def _number(text: str) -> int:
 
 
 def _lines(file: IO[bytes]) -> Iterator[str]:
-    """Its lines; one without an end is not read as a whole."""
+    """The lines of a file, none longer than 1 MiB."""
     while line := file.readline(_MOST_BYTES_IN_A_LINE):
         if len(line) == _MOST_BYTES_IN_A_LINE:
             raise ValueError(f"a line is longer than {_MOST_BYTES_IN_A_LINE:,} bytes")
@@ -148,9 +147,9 @@ def _mistake(row: _Row, source: ImageSource | None) -> Mistake:
 
 def _thumbnail(source: ImageSource, number: int) -> tuple[str | None, bool]:
     try:
-        image = Image.fromarray(source.load(number))
+        image = Image.fromarray(source.open(number).pixels())
     except (RunnerError, IndexError):
-        return None, False  # gone since; its path is shown
+        return None, False
     is_small = max(image.size) <= _SMALL_PX
     kind, options = ("png", {"optimize": True}) if is_small else ("jpeg", {"quality": 80, "optimize": True})
     image.thumbnail((_SIDE_PX, _SIDE_PX))

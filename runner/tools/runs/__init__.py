@@ -1,1 +1,1 @@
-"""Runs that were made: found, read and compared from their folders alone. Imports no torch."""
+"""Finds, reads, compares and repeats runs from their folders. Imports no torch."""

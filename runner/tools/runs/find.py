@@ -1,22 +1,26 @@
-"""Finds run folders, and sums each up in one line. Made for thousands: reads one small file of each."""
+"""Finds run folders and summarises each in one line, fast enough for thousands: of each one small file is read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
+
 from runner.base.errors import RunnerError
-from runner.base.user_paths import refuse_ways_out_at
+from runner.base.user_paths import refuse_outside_links_at
 from runner.config.saved import read_values
 from runner.run.run_folder import read_record, summary_of_experiment
 from runner.tools.runs.past import PastStatus, elapsed_seconds, status_of
 
-# What a line is made of.
+_LEAST_WIDTH = 10
+"""To which a column of a table is shortened at most."""
+# Files from which a line is made.
 _READ = ("run.json", "config.yaml", "logs/rank_0.log")
 
 
@@ -32,14 +36,14 @@ class Line:
     """Metric, value and epoch; None before the first epoch ends."""
     status: PastStatus
     start: str
-    """ISO 8601; of a damaged record the time at which it was written."""
+    """ISO 8601; where run.json is missing or damaged, the modification time of the folder."""
     elapsed_seconds: float | None
     error: str | None
     """Why the run failed, or why its record can't be read."""
 
 
 def find_runs(root: Path) -> Iterator[Path]:
-    """Every folder with a run.json at or under `root`; a run folder is not searched for others."""
+    """All run folders at or under `root`; a run folder is not searched for others."""
     pending = [root]
     while pending:
         folder = pending.pop()
@@ -50,15 +54,15 @@ def find_runs(root: Path) -> Iterator[Path]:
             with os.scandir(folder) as entries:
                 pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except PermissionError:
-            continue  # of somebody else: nothing that could be listed
+            continue  # another user's folder
 
 
-def sum_up(run_dir: Path) -> Line:
-    """One run in brief; a damaged one says so instead of ending the list."""
+def line_of(run_dir: Path) -> Line:
+    """The line of a run; of a damaged one the line has the error."""
     if _is_queued(run_dir):
         return _line_without_record(run_dir, "queued", None)
     try:
-        refuse_ways_out_at(run_dir, _READ)
+        refuse_outside_links_at(run_dir, _READ)
         record = read_record(run_dir)
         model, data = _model_and_data(run_dir, record)
         best, error = record.get("best"), record.get("error")
@@ -77,7 +81,7 @@ def sum_up(run_dir: Path) -> Line:
 
 
 def _is_queued(folder: Path) -> bool:
-    """A run that SLURM has not started yet: it has a config, but nothing has happened."""
+    """Whether this is a run that SLURM has not started yet: it has config.yaml and logs, but no run.json."""
     return not (folder / "run.json").exists() and (folder / "config.yaml").exists() and (folder / "logs").is_dir()
 
 
@@ -98,7 +102,7 @@ def _line_without_record(run_dir: Path, status: PastStatus, error: str | None) -
 def select(
     lines: list[Line], *, status: str | None = None, model: str | None = None, data: str | None = None
 ) -> list[Line]:
-    """Those that fit all filters, newest first; `model` and `data` are patterns such as `resnet*`."""
+    """The lines that match all filters, newest first; `model` and `data` are patterns such as `resnet*`."""
     fitting = (
         line
         for line in lines
@@ -111,8 +115,72 @@ def select(
 
 def _model_and_data(run_dir: Path, record: dict[str, Any]) -> tuple[str | None, str | None]:
     config = record.get("experiment")
-    if not isinstance(config, dict):  # written before run.json said so
+    if not isinstance(config, dict):  # a run.json of an older version
         values = read_values(run_dir)
         config = summary_of_experiment(values.get("model", {}), values.get("data", {}))
     data = " ".join(str(config[key]) for key in ("data", "data_root") if config.get(key))
     return config.get("model"), data or None
+
+
+def as_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    width: int | None = None,
+    rigid: Collection[str] = (),
+    optional: Sequence[str] = (),
+) -> str:
+    """Left-aligned columns; control characters, such as a newline in a name, are shown as escapes.
+
+    Args:
+        head: names of the columns; the first identifies the row and is never shortened.
+        rows: cells.
+        width: characters of a line; longer values are shortened in the middle. None: as wide as they are.
+        rigid: other columns that are never shortened.
+        optional: columns that are left out, in this order, where the others would become too narrow.
+    """
+    columns = [list(column) for column in zip(head, *(map(_visible, row) for row in rows), strict=True)]
+    rigid = {head[0], *rigid}
+    dropped = iter(optional)
+    while width is not None and sum(_least(column, rigid) + 2 for column in columns) - 2 > width:
+        name = next(dropped, None)
+        if name is None:
+            break
+        columns = [column for column in columns if column[0] != name]
+    widths = _widths(columns, rigid, width)
+    lines = zip(
+        *([shortened(cell, most) for cell in column] for column, most in zip(columns, widths, strict=True)), strict=True
+    )
+    return "\n".join(
+        "  ".join(cell + " " * (most - cell_len(cell)) for cell, most in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many columns of the terminal, with … for its middle."""
+    if cell_len(text) <= most:
+        return text
+    end = max(most - 1, 1) // 2
+    return f"{set_cell_size(text, most - 1 - end).rstrip()}…{text[len(text) - end :]}"
+
+
+def _least(column: Sequence[str], rigid: Collection[str]) -> int:
+    needed = max(map(cell_len, column))
+    return needed if column[0] in rigid else min(needed, _LEAST_WIDTH)
+
+
+def _widths(columns: Sequence[Sequence[str]], rigid: Collection[str], width: int | None) -> list[int]:
+    """As wide as needed; where that is too wide, the widest columns that are not rigid give way."""
+    widths = [max(map(cell_len, column)) for column in columns]
+    least = [_least(column, rigid) for column in columns]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        soft = [number for number in range(len(widths)) if widths[number] > least[number]]
+        if not soft:
+            break
+        widths[max(soft, key=lambda number: widths[number])] -= 1
+    return widths
+
+
+def _visible(text: str) -> str:
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

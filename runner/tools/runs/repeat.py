@@ -1,4 +1,4 @@
-"""What may make a repeated run come out differently from the first."""
+"""Finds what may make a repeated run differ from the original."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.data.fingerprint import content_of, differences, fingerprint
+from runner.data.fingerprint import content_differences, content_of, fingerprint
 from runner.run import provenance
-from runner.tools.runs.diff import data_of
-from runner.tools.runs.past import PastRun, read_small
+from runner.tools.runs.past import PastRun, data_of, read_small
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
 
 
 def reasons_to_differ(original: PastRun, ready: Ready) -> list[str]:
-    """Sentences about code, environment and data that are not those of the original run; none is best.
+    """Sentences about code, environment and data that differ from those of the original run.
 
     Args:
-        original: the run that is repeated.
-        ready: the new one, checked on this machine.
+        original: the run to repeat.
+        ready: the new run, after preflight on this machine.
     """
     return [
         *_code(original, provenance.git_state(Path.cwd())),
@@ -55,7 +54,7 @@ def _environment(original: PastRun, ready: Ready) -> Iterator[str]:
             f"{ready.plan.world_size}"
         )
     if ready.plan.mode == "submitted":
-        return  # only the machines that will train can tell
+        return  # only known on the machines that will train
     device = choose_device(ready.config.trainer)
     if describe_device(device) != original.record.get("device"):
         yield f"the device differs: the run had {original.record.get('device')}, here is {describe_device(device)}"
@@ -70,7 +69,9 @@ def _data(original: PastRun, ready: Ready) -> Iterator[str]:
         yield "the data set differs: other images, or other classes, than the run was made with"
     elif before.get("content"):
         content = content_of(ready.splits, ready.config.data.fingerprint)
-        yield from (f"the data set differs: {said}" for said in differences(before["content"], content, tuple(content)))
+        yield from (
+            f"the data set differs: {said}" for said in content_differences(before["content"], content, tuple(content))
+        )
 
 
 def _numerics(original: PastRun) -> dict[str, Any]:

@@ -4,6 +4,6 @@
                                                         ▲                                                │
                                                         └────────────── outcomes, leaderboard ◄──────────┘
 
-Nothing in memory is needed to go on: the folder of a sweep says what was proposed, and the run folders in it how far
-each trial is. Importing this package imports neither torch nor Optuna.
+A sweep can be resumed from its folder alone: it holds what was proposed, and the run folders in it tell how far each
+trial is. Importing this package imports neither torch nor Optuna.
 """

@@ -1,4 +1,4 @@
-"""`python -m runner dataset check [overrides]`: decode every image and tell what is wrong with the data set."""
+"""`python -m runner dataset check [overrides]`: decode every image and report damaged files, duplicates and leaks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.base.stop import StopRequest
 from runner.cli.call import read_call
 from runner.config.compose import compose_one
 from runner.config.schema.calls import DatasetCheckCall
-from runner.data.sources.index import some
+from runner.data.sources.index import name_list
 
 _MAX_CLASSES = 10
 _MAX_EXAMPLES = 5
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
     job = compose_one(overrides)
     if job is None:
         return EXIT_DONE
-    from runner.tools.dataset.check import check_dataset  # noqa: PLC0415 - a mistake in the config is told before
+    from runner.tools.dataset.check import check_dataset  # noqa: PLC0415 - not needed to report a mistake in the config
 
     with StopRequest() as stop:
         checked = check_dataset(job.config, call.output, stop)
@@ -100,4 +100,4 @@ def _classes(report: dict[str, Any]) -> Iterator[str]:
         yield f"  (the {half} largest and the {half} smallest)"
     empty = [label for label, own in per_class if own["train"] == 0]
     if empty:
-        yield f"classes without a training image: {some(empty)}"
+        yield f"classes without a training image: {name_list(empty)}"

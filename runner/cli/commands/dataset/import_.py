@@ -1,4 +1,4 @@
-"""`python -m runner dataset import input=PATH output=DIR`: bring images into class folders that training reads."""
+"""`python -m runner dataset import input=PATH output=DIR`: import images into class folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.base.errors import EXIT_DONE
 from runner.base.stop import StopRequest
 from runner.cli.call import read_own
 from runner.config.schema.calls import DatasetImportCall
-from runner.data.sources.index import some
+from runner.data.sources.index import name_list
 
 _MAX_UNREADABLE = 5
 
@@ -23,7 +23,7 @@ def run(argv: list[str]) -> int:
         RunnerError: the input can't be imported, or the output not be written.
     """
     call = read_own("dataset import", DatasetImportCall, argv)
-    from runner.tools.dataset.importing import import_images  # noqa: PLC0415 - a mistake in the call is told before
+    from runner.tools.dataset.importing import import_images  # noqa: PLC0415 - not needed to report a mistake in the call
 
     with StopRequest() as stop:
         report = import_images(call, stop)
@@ -36,24 +36,24 @@ def _lines(report: dict[str, Any]) -> list[str]:
     for split, counts in report["num_per_class"].items():
         name = "" if split == "all" else f"{split}: "
         classes = [f"{label} {count:,}" for label, count in counts.items()]
-        lines.append(f"  {name}{sum(counts.values()):,} images of {len(counts)} classes: {some(classes)}")
+        lines.append(f"  {name}{sum(counts.values()):,} images of {len(counts)} classes: {name_list(classes)}")
     for item in report["unreadable"][:_MAX_UNREADABLE]:
         lines.append(f"unreadable: {item['path']}: {item['reason']}")
     if len(report["unreadable"]) > _MAX_UNREADABLE:
         lines.append(f"unreadable: {len(report['unreadable']):,} in all")
     lines += [
-        f"left out: {item['count']:,} {reason} ({some(item['examples'])})"
+        f"left out: {item['count']:,} {reason} ({name_list(item['examples'])})"
         for reason, item in report["left_out"].items()
     ]
     if report["renamed_classes"]:
-        lines.append(f"classes renamed for want of a possible folder name: {report['renamed_classes']}")
+        lines.append(f"classes renamed because their names can't be folder names: {report['renamed_classes']}")
     if report["num_renamed_files"]:
-        lines.append(f"files renamed because their names were taken or impossible: {report['num_renamed_files']:,}")
+        lines.append(
+            f"files renamed because their names existed already or were invalid: {report['num_renamed_files']:,}"
+        )
     lines += [f"note: {note}" for note in report["notes"]]
-    lines.append(f"report: {report['output']}.import.json")
-    return [*lines, f"train on it: {_training(report)}"]
-
-
-def _training(report: dict[str, Any]) -> str:
-    has_splits = "train" in report["num_per_class"]
-    return f"python -m runner data=folder data.{'root' if has_splits else 'train'}={Path(report['output'])}"
+    if report["sha256"] is not None and report["options"]["sha256"] is None:
+        lines.append(f"downloaded from {report['input']}; to require the same file: sha256={report['sha256']}")
+    key = "data.root" if "train" in report["num_per_class"] else "data.train"
+    command = f"python -m runner data=folder {key}={Path(report['output'])}"
+    return [*lines, f"report: {report['output']}.import.json", f"train on it: {command}"]

@@ -1,4 +1,4 @@
-"""`python -m runner dataset show output=FILE.png [overrides]`: draw images beside what training makes of them."""
+"""`python -m runner dataset show output=FILE.png [overrides]`: draw images beside their augmented versions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def run(argv: list[str]) -> int:
     if job is None:
         return EXIT_DONE
     with StopRequest() as stop:
-        from runner.tools.dataset.show import show_dataset  # noqa: PLC0415 - torch only once the config is good
+        from runner.tools.dataset.show import show_dataset  # noqa: PLC0415 - torch only after the config is checked
 
         files = show_dataset(job.config, call, stop)
-    show(f"{call.output}: {len(files)} images, each as it is and as training sees it in {call.num_samples} epochs")
+    show(f"{call.output}: {len(files)} images, each as in its file and as in {call.num_samples} epochs of training")
     return EXIT_DONE

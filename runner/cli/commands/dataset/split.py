@@ -1,4 +1,4 @@
-"""`python -m runner dataset split input=DIR|LIST.csv output=DIR`: share images among splits, recorded."""
+"""`python -m runner dataset split input=DIR|LIST.csv output=DIR`: divide images into splits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.base.errors import EXIT_DONE
 from runner.base.stop import StopRequest
 from runner.cli.call import read_own
 from runner.config.schema.calls import DatasetSplitCall
-from runner.data.sources.index import some
+from runner.data.sources.index import name_list
 
 _MAX_CLASSES = 20
 
@@ -23,7 +23,7 @@ def run(argv: list[str]) -> int:
         RunnerError: the input can't be split, or the output not be written.
     """
     call = read_own("dataset split", DatasetSplitCall, argv)
-    from runner.tools.dataset.split import split_images  # noqa: PLC0415 - a mistake in the call is told before
+    from runner.tools.dataset.split import split_images  # noqa: PLC0415 - not needed to report a mistake in the call
 
     with StopRequest() as stop:
         record = split_images(call, stop)
@@ -39,17 +39,17 @@ def _lines(record: dict[str, Any]) -> list[str]:
     if len(record["num_per_class"]) > _MAX_CLASSES:
         lines.append(f"  … {len(record['num_per_class']):,} classes in all, see split.json")
     if record["classes_of_one_image"]:
-        lines.append(f"classes of a single image, which is for training: {some(record['classes_of_one_image'])}")
+        lines.append(f"classes with a single image, which is in train: {name_list(record['classes_of_one_image'])}")
     for name in ("train", "val", "test"):
         missing = [label for label, own in record["num_per_class"].items() if own.get(name) == 0]
         if missing:
-            lines.append(f"note: {name} has no image of {len(missing)} classes: {some(missing)}")
+            lines.append(f"note: {name} has no image of {len(missing)} classes: {name_list(missing)}")
     lines += [f"note: {note}" for note in record["notes"]]
-    return [*lines, f"record: {record['output']}/split.json", f"train on it: {training_command(record)}"]
+    return [*lines, f"record: {record['output']}/split.json", f"train on it: {_training_command(record)}"]
 
 
-def training_command(record: dict[str, Any]) -> str:
-    """What to type to train on a split."""
+def _training_command(record: dict[str, Any]) -> str:
+    """The command that trains on a split."""
     output = record["output"]
     if record["mode"] != "manifest":
         words = ["data=folder", f"data.root={output}"]

@@ -1,1 +1,1 @@
-"""Commands on finished runs: `runs list` and so on."""
+"""Commands on existing runs: `runs list` and so on."""

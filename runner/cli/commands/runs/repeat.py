@@ -1,8 +1,6 @@
-"""`python -m runner runs repeat run=DIR [overrides]`: a new run from the config of another."""
+"""`python -m runner runs repeat run=DIR [overrides]`: a new run with the config of another."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE
@@ -16,19 +14,14 @@ from runner.launch.preflight import preflight
 from runner.tools.hooks import training_hooks
 from runner.tools.runs.past import read_run
 from runner.tools.runs.repeat import reasons_to_differ
-from runner.training.attempt import Attempt
-from runner.training.work import Training
-
-if TYPE_CHECKING:
-    from runner.launch.preflight import Ready
-    from runner.tools.runs.past import PastRun
+from runner.training.attempt import Attempt, Training
 
 
 def run(argv: list[str]) -> int:
-    """Train again what a run has trained, in a new folder under its output_dir.
+    """Train a new run with the config of another.
 
     Raises:
-        CheckpointError: when the folder is no run folder.
+        CheckpointError: the folder is no run folder.
         RunnerError: what `train` would raise.
     """
     with StopRequest() as stop:
@@ -36,16 +29,12 @@ def run(argv: list[str]) -> int:
         original = read_run(typed_path(call.run, "run").resolve())
         may_download = is_typed(WEIGHTS, overrides)
         ready = preflight(load_saved(original.path, overrides), may_download=may_download)
-        _warn(original, ready)
-        from runner.launch import launch  # noqa: PLC0415 - torch is imported only once config and data are good
+        LOGGER.info("repeats     %s", original.path)
+        for reason in reasons_to_differ(original, ready):
+            LOGGER.warning("%s", reason)
+        from runner.launch import launch  # noqa: PLC0415 - torch only after config and data are checked
 
         typed_before = [str(item) for item in original.record.get("overrides") or ()]
         attempt = Attempt(overrides=(*typed_before, *overrides), repeats=str(original.path), may_download=may_download)
         launch(ready, Training(attempt=attempt, hooks=training_hooks(ready.config)), stop=stop)
     return EXIT_DONE
-
-
-def _warn(original: PastRun, ready: Ready) -> None:
-    LOGGER.info("repeats     %s", original.path)
-    for reason in reasons_to_differ(original, ready):
-        LOGGER.warning("%s", reason)

@@ -1,7 +1,7 @@
 """Rules of the entries in `data.train_transforms` and `data.eval_transforms`.
 
-A list in YAML is replaced as a whole, never merged, so here alone defaults stand in the schema. Each entry is a
-transform of torchvision.transforms.v2, whose names and meanings they share.
+Lists in YAML are replaced as a whole, never merged, so that the defaults of their entries are in the schema. Each entry
+is a transform of torchvision.transforms.v2 with the same name and meaning.
 """
 
 from __future__ import annotations
@@ -11,33 +11,95 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from runner.config.schema.transforms.augmentation import (
-    AugMix,
-    AutoAugment,
-    ColorJitter,
-    GaussianBlur,
-    RandAugment,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-    TrivialAugment,
+    AugMix as AugMix,
 )
-from runner.config.schema.transforms.fixed import CenterCrop, Grayscale, Normalize, NormalizeEntry, Pad, Resize
+from runner.config.schema.transforms.augmentation import (
+    AutoAugment as AutoAugment,
+)
+from runner.config.schema.transforms.augmentation import (
+    ColorJitter as ColorJitter,
+)
+from runner.config.schema.transforms.augmentation import (
+    GaussianBlur as GaussianBlur,
+)
+from runner.config.schema.transforms.augmentation import (
+    RandAugment as RandAugment,
+)
+from runner.config.schema.transforms.augmentation import (
+    RandomEqualize as RandomEqualize,
+)
+from runner.config.schema.transforms.augmentation import (
+    RandomErasing as RandomErasing,
+)
+from runner.config.schema.transforms.augmentation import (
+    RandomGrayscale as RandomGrayscale,
+)
+from runner.config.schema.transforms.augmentation import (
+    RandomInvert as RandomInvert,
+)
+from runner.config.schema.transforms.augmentation import (
+    RandomPosterize as RandomPosterize,
+)
+from runner.config.schema.transforms.augmentation import (
+    RandomSolarize as RandomSolarize,
+)
+from runner.config.schema.transforms.augmentation import (
+    TrivialAugment as TrivialAugment,
+)
+from runner.config.schema.transforms.fixed import (
+    CenterCrop as CenterCrop,
+)
+from runner.config.schema.transforms.fixed import (
+    Grayscale as Grayscale,
+)
+from runner.config.schema.transforms.fixed import (
+    Interpolation as Interpolation,
+)
+from runner.config.schema.transforms.fixed import (
+    Normalize as Normalize,
+)
+from runner.config.schema.transforms.fixed import (
+    NormalizeEntry as NormalizeEntry,
+)
+from runner.config.schema.transforms.fixed import (
+    Pad as Pad,
+)
+from runner.config.schema.transforms.fixed import (
+    PaddingMode as PaddingMode,
+)
+from runner.config.schema.transforms.fixed import (
+    Resize as Resize,
+)
+from runner.config.schema.transforms.fixed import (
+    Size as Size,
+)
+from runner.config.schema.transforms.fixed import (
+    WarpInterpolation as WarpInterpolation,
+)
 from runner.config.schema.transforms.geometric import (
-    RandomAffine,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomPerspective,
-    RandomResizedCrop,
-    RandomRotation,
-    RandomVerticalFlip,
+    RandomAffine as RandomAffine,
 )
-from runner.config.schema.transforms.values import Interpolation, PaddingMode, Size, WarpInterpolation
+from runner.config.schema.transforms.geometric import (
+    RandomCrop as RandomCrop,
+)
+from runner.config.schema.transforms.geometric import (
+    RandomHorizontalFlip as RandomHorizontalFlip,
+)
+from runner.config.schema.transforms.geometric import (
+    RandomPerspective as RandomPerspective,
+)
+from runner.config.schema.transforms.geometric import (
+    RandomResizedCrop as RandomResizedCrop,
+)
+from runner.config.schema.transforms.geometric import (
+    RandomRotation as RandomRotation,
+)
+from runner.config.schema.transforms.geometric import (
+    RandomVerticalFlip as RandomVerticalFlip,
+)
 
 FixedTransform = Resize | CenterCrop | Pad | Grayscale | NormalizeEntry
-"""They treat an image always the same."""
+"""Deterministic transforms."""
 GeometricTransform = (
     RandomResizedCrop
     | RandomCrop
@@ -47,7 +109,7 @@ GeometricTransform = (
     | RandomAffine
     | RandomPerspective
 )
-"""They move pixels, drawn anew each epoch."""
+"""Random transforms that move pixels, drawn anew each epoch."""
 ColourTransform = (
     ColorJitter
     | RandomGrayscale
@@ -58,9 +120,9 @@ ColourTransform = (
     | GaussianBlur
     | RandomErasing
 )
-"""They change values of pixels, drawn anew each epoch."""
+"""Random transforms that change values of pixels, drawn anew each epoch."""
 PolicyTransform = AutoAugment | RandAugment | TrivialAugment | AugMix
-"""They draw from a set of other transforms, anew each epoch."""
+"""Published policies that draw from a set of other transforms, anew each epoch."""
 Transform = Annotated[
     FixedTransform | GeometricTransform | ColourTransform | PolicyTransform, Field(discriminator="name")
 ]
@@ -71,42 +133,3 @@ RANDOM_NAMES = frozenset(
     for kind in (GeometricTransform, ColourTransform, PolicyTransform)
     for entry in get_args(kind)
 )
-
-__all__ = [
-    "FIXED_NAMES",
-    "RANDOM_NAMES",
-    "AugMix",
-    "AutoAugment",
-    "CenterCrop",
-    "ColorJitter",
-    "ColourTransform",
-    "FixedTransform",
-    "GaussianBlur",
-    "GeometricTransform",
-    "Grayscale",
-    "Interpolation",
-    "Normalize",
-    "NormalizeEntry",
-    "Pad",
-    "PaddingMode",
-    "PolicyTransform",
-    "RandAugment",
-    "RandomAffine",
-    "RandomCrop",
-    "RandomEqualize",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomHorizontalFlip",
-    "RandomInvert",
-    "RandomPerspective",
-    "RandomPosterize",
-    "RandomResizedCrop",
-    "RandomRotation",
-    "RandomSolarize",
-    "RandomVerticalFlip",
-    "Resize",
-    "Size",
-    "Transform",
-    "TrivialAugment",
-    "WarpInterpolation",
-]

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from runner.config.schema.base import Section
-from runner.config.schema.transforms.values import Grey, Positives, Probability, Shares
+from runner.config.schema.base import ConfigSection
+from runner.config.schema.transforms.fixed import Grey, Positives, Probability, Shares
 
 _Strength = Annotated[float, Field(ge=0, le=10)]
 
 
-class ColorJitter(Section):
+class ColorJitter(ConfigSection):
     """Change brightness, contrast, saturation and hue by random amounts, in random order."""
 
     name: Literal["color_jitter"]
@@ -33,7 +33,7 @@ class ColorJitter(Section):
         return self
 
 
-class RandomGrayscale(Section):
+class RandomGrayscale(ConfigSection):
     """Take the colours out."""
 
     name: Literal["random_grayscale"]
@@ -42,7 +42,7 @@ class RandomGrayscale(Section):
     """Probability."""
 
 
-class RandomSolarize(Section):
+class RandomSolarize(ConfigSection):
     """Invert all values from a threshold on."""
 
     name: Literal["random_solarize"]
@@ -53,7 +53,7 @@ class RandomSolarize(Section):
     """Probability."""
 
 
-class RandomPosterize(Section):
+class RandomPosterize(ConfigSection):
     """Keep only the highest bits of each value."""
 
     name: Literal["random_posterize"]
@@ -64,7 +64,7 @@ class RandomPosterize(Section):
     """Probability."""
 
 
-class RandomEqualize(Section):
+class RandomEqualize(ConfigSection):
     """Spread the values of each channel evenly over 0 to 255."""
 
     name: Literal["random_equalize"]
@@ -73,7 +73,7 @@ class RandomEqualize(Section):
     """Probability."""
 
 
-class RandomInvert(Section):
+class RandomInvert(ConfigSection):
     """Turn the image into its negative."""
 
     name: Literal["random_invert"]
@@ -82,7 +82,7 @@ class RandomInvert(Section):
     """Probability."""
 
 
-class GaussianBlur(Section):
+class GaussianBlur(ConfigSection):
     """Blur by a Gaussian of random width."""
 
     name: Literal["gaussian_blur"]
@@ -99,7 +99,7 @@ class GaussianBlur(Section):
         return self
 
 
-class RandomErasing(Section):
+class RandomErasing(ConfigSection):
     """Cover a random rectangle (Zhong et al. 2017, arXiv:1708.04896)."""
 
     name: Literal["random_erasing"]
@@ -114,7 +114,7 @@ class RandomErasing(Section):
     """The grey that covers it, 0 (black) to 255 (white)."""
 
 
-class AutoAugment(Section):
+class AutoAugment(ConfigSection):
     """A policy that was learnt (Cubuk et al. 2018, arXiv:1805.09501)."""
 
     name: Literal["auto_augment"]
@@ -123,8 +123,8 @@ class AutoAugment(Section):
     """The data set on which it was learnt."""
 
 
-class RandAugment(Section):
-    """Some random operations of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
+class RandAugment(ConfigSection):
+    """Several random operations of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
     name: Literal["rand_augment"]
     """Which transform this is."""
@@ -134,14 +134,14 @@ class RandAugment(Section):
     """Their strength."""
 
 
-class TrivialAugment(Section):
+class TrivialAugment(ConfigSection):
     """One random operation of random strength (Müller and Hutter 2021, arXiv:2103.10158)."""
 
     name: Literal["trivial_augment"]
     """Which transform this is."""
 
 
-class AugMix(Section):
+class AugMix(ConfigSection):
     """A mixture of chains of random operations (Hendrycks et al. 2019, arXiv:1912.02781)."""
 
     name: Literal["augmix"]

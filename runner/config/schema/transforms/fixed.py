@@ -1,16 +1,27 @@
-"""Rules of transforms that treat an image always the same: for training, and for evaluation and afterwards."""
+"""Rules of deterministic transforms, and the types of values that all transforms share."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from runner.config.schema.base import Section
-from runner.config.schema.transforms.values import Grey, Interpolation, Padding, PaddingMode, Positive, Size
+from runner.config.schema.base import ConfigSection
+
+Size = Annotated[int, Field(ge=1, le=8192)]
+Padding = Annotated[int, Field(ge=0, le=1024)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Grey = Annotated[int, Field(ge=0, le=255)]
+Positive = Annotated[float, Field(gt=0)]
+Interpolation = Literal["bilinear", "bicubic", "nearest"]
+# What torchvision offers for rotations, affine and perspective transforms.
+WarpInterpolation = Literal["bilinear", "nearest"]
+PaddingMode = Literal["constant", "edge", "reflect"]
+Share = Annotated[float, Field(gt=0, le=1)]
+Angle = Annotated[float, Field(ge=-180, le=180)]
 
 
-class Resize(Section):
+class Resize(ConfigSection):
     """Scale the image so that its shorter side has a given length; the aspect ratio stays."""
 
     name: Literal["resize"]
@@ -23,7 +34,7 @@ class Resize(Section):
     """How pixels are resampled (antialiased, nearest apart)."""
 
 
-class CenterCrop(Section):
+class CenterCrop(ConfigSection):
     """Cut a square out of the middle; smaller images are padded with black."""
 
     name: Literal["center_crop"]
@@ -32,7 +43,7 @@ class CenterCrop(Section):
     """Side of the square in pixels."""
 
 
-class Pad(Section):
+class Pad(ConfigSection):
     """Add pixels around the image."""
 
     name: Literal["pad"]
@@ -51,14 +62,14 @@ class Pad(Section):
         return self
 
 
-class Grayscale(Section):
+class Grayscale(ConfigSection):
     """Take the colours out (ITU-R 601-2 luma); three equal channels stay."""
 
     name: Literal["grayscale"]
     """Which transform this is."""
 
 
-class Normalize(Section):
+class Normalize(ConfigSection):
     """(pixel / 255 − mean) / std for each of the channels red, green, blue; done on the device."""
 
     mean: tuple[float, float, float]
@@ -72,3 +83,15 @@ class NormalizeEntry(Normalize):
 
     name: Literal["normalize"]
     """Which transform this is."""
+
+
+def _ordered(pair: tuple[float, float]) -> tuple[float, float]:
+    low, high = pair
+    if low > high:
+        raise ValueError(f"the smallest value comes first, got [{low}, {high}]")
+    return pair
+
+
+Shares = Annotated[tuple[Share, Share], AfterValidator(_ordered)]
+Positives = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
+Angles = Annotated[tuple[Angle, Angle], AfterValidator(_ordered)]

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from runner.config.schema.base import Section
-from runner.config.schema.transforms.values import (
+from runner.config.schema.base import ConfigSection
+from runner.config.schema.transforms.fixed import (
     Angles,
     Grey,
     Interpolation,
@@ -24,7 +24,7 @@ _Degrees = Annotated[float, Field(ge=0, le=180)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class RandomResizedCrop(Section):
+class RandomResizedCrop(ConfigSection):
     """Cut a random rectangle and scale it to a square (Szegedy et al. 2015)."""
 
     name: Literal["random_resized_crop"]
@@ -39,7 +39,7 @@ class RandomResizedCrop(Section):
     """How pixels are resampled (antialiased, nearest apart)."""
 
 
-class RandomCrop(Section):
+class RandomCrop(ConfigSection):
     """Pad, then cut a square at a random place; smaller images are padded further."""
 
     name: Literal["random_crop"]
@@ -54,7 +54,7 @@ class RandomCrop(Section):
     """The grey of mode constant, 0 (black) to 255 (white)."""
 
 
-class RandomHorizontalFlip(Section):
+class RandomHorizontalFlip(ConfigSection):
     """Mirror left and right."""
 
     name: Literal["random_horizontal_flip"]
@@ -63,7 +63,7 @@ class RandomHorizontalFlip(Section):
     """Probability."""
 
 
-class RandomVerticalFlip(Section):
+class RandomVerticalFlip(ConfigSection):
     """Mirror top and bottom."""
 
     name: Literal["random_vertical_flip"]
@@ -72,7 +72,7 @@ class RandomVerticalFlip(Section):
     """Probability."""
 
 
-class RandomRotation(Section):
+class RandomRotation(ConfigSection):
     """Turn about the middle by a random angle; the size stays."""
 
     name: Literal["random_rotation"]
@@ -85,7 +85,7 @@ class RandomRotation(Section):
     """Grey of what comes into view, 0 (black) to 255 (white)."""
 
 
-class RandomAffine(Section):
+class RandomAffine(ConfigSection):
     """Turn, move, scale and shear about the middle, each by a random amount; the size stays."""
 
     name: Literal["random_affine"]
@@ -110,7 +110,7 @@ class RandomAffine(Section):
         return self
 
 
-class RandomPerspective(Section):
+class RandomPerspective(ConfigSection):
     """Look at the image from a random side; the size stays."""
 
     name: Literal["random_perspective"]

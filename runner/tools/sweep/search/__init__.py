@@ -1,1 +1,1 @@
-"""A search: what Optuna proposes for the trials of a sweep, and which of them it ends early."""
+"""Searches and pruners of a sweep, by Optuna."""

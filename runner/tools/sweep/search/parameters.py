@@ -1,4 +1,4 @@
-"""The axes of a sweep as parameters of Optuna: what they may be, what was proposed, and values of the user's."""
+"""Axes of a sweep as Optuna's distributions, proposals as values of the axes, and values as Optuna's parameters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from optuna.trial import Trial as StudyTrial
 
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema.sweep import SweepConfig
-from runner.tools.sweep.axes import Axis, Bell, Between, Choices, as_typed
+from runner.tools.sweep.axes import Axis, Choices, Interval, Normal, override_value
 
 _SMALLEST_QUANTILE = 1e-6
 
 
 def starting_points(sweep: SweepConfig, axes: Sequence[Axis]) -> list[dict[str, object]]:
-    """The starting points as Optuna knows them.
+    """`sweep.starting_points` as parameters for Optuna.
 
     Raises:
-        ConfigError: one that does not fit the space.
+        ConfigError: a starting point does not fit the space.
     """
     by_key = {axis.key: axis for axis in axes}
     found = []
@@ -45,7 +45,7 @@ def starting_points(sweep: SweepConfig, axes: Sequence[Axis]) -> list[dict[str, 
 
 
 def proposed_values(trial: StudyTrial, axes: Sequence[Axis]) -> dict[str, str]:
-    """What the study proposes for each axis that applies, as it would be typed."""
+    """The proposal for each axis that applies, as it would be typed."""
     chosen: dict[str, str] = {}
     for axis in axes:
         if axis.applies(chosen):
@@ -56,28 +56,28 @@ def proposed_values(trial: StudyTrial, axes: Sequence[Axis]) -> dict[str, str]:
 def known_parameters(
     values: Mapping[str, str], axes: Sequence[Axis]
 ) -> tuple[dict[str, object], dict[str, BaseDistribution]]:
-    """Values as they would be typed, as Optuna knows them, and what they may be; none outside of the bounds."""
+    """Typed values as Optuna's parameters with their distributions; values outside of the bounds are left out."""
     parameters: dict[str, object] = {}
     distributions: dict[str, BaseDistribution] = {}
     for axis in axes:
         if axis.key in values:
             is_choice = isinstance(axis.values, Choices)
             value = values[axis.key] if is_choice else float(values[axis.key])
-            with suppress(ConfigError):  # the bounds may have changed since
+            with suppress(ConfigError):  # the bounds have changed since
                 parameters[axis.key] = _parameter(axis, value, axis.key)
                 distributions[axis.key] = _distribution(axis)
     return parameters, distributions
 
 
 def refuse_other_space(known: Mapping[str, BaseDistribution], axes: Sequence[Axis]) -> None:
-    """Refuse to go on with a search whose keys have become of another kind; bounds may change.
+    """Refuse to continue a search whose axes have other choices or another kind of numbers; bounds may change.
 
     Args:
-        known: of a trial of the search so far.
-        axes: of the search as it is typed now.
+        known: the distributions of a recorded trial.
+        axes: the axes as they are typed now.
 
     Raises:
-        ConfigError: with all of these keys.
+        ConfigError: with all keys that have changed so.
     """
     problems = []
     for axis in axes:
@@ -96,11 +96,11 @@ def _distribution(axis: Axis) -> BaseDistribution:
     match axis.values:
         case Choices(values=values):
             return CategoricalDistribution(values)
-        case Between(low=low, high=high, is_whole=True):
+        case Interval(low=low, high=high, is_whole=True):
             return IntDistribution(int(low), int(high), log=axis.values.is_log)
-        case Between(low=low, high=high):
+        case Interval(low=low, high=high):
             return FloatDistribution(low, high, log=axis.values.is_log)
-        case Bell():
+        case Normal():
             return FloatDistribution(_SMALLEST_QUANTILE, 1 - _SMALLEST_QUANTILE)
         case _:
             assert_never(axis.values)
@@ -110,38 +110,42 @@ def _suggested(trial: StudyTrial, axis: Axis) -> str:
     match axis.values:
         case Choices(values=values):
             return str(trial.suggest_categorical(axis.key, values))
-        case Between(low=low, high=high, is_whole=True):
+        case Interval(low=low, high=high, is_whole=True):
             return str(trial.suggest_int(axis.key, int(low), int(high), log=axis.values.is_log))
-        case Between(low=low, high=high):
-            return as_typed(axis.values.rounded(trial.suggest_float(axis.key, low, high, log=axis.values.is_log)))
-        case Bell():
-            # Optuna knows no bell curve: it searches the share of values below.
-            return as_typed(axis.values.at(trial.suggest_float(axis.key, _SMALLEST_QUANTILE, 1 - _SMALLEST_QUANTILE)))
+        case Interval(low=low, high=high):
+            return override_value(axis.values.rounded(trial.suggest_float(axis.key, low, high, log=axis.values.is_log)))
+        case Normal():
+            # Optuna has no normal distribution: it searches the cumulative probability.
+            return override_value(
+                axis.values.quantile(trial.suggest_float(axis.key, _SMALLEST_QUANTILE, 1 - _SMALLEST_QUANTILE))
+            )
         case _:
             assert_never(axis.values)
 
 
 def _parameter(axis: Axis, value: object, where: str) -> object:
-    """A value of the user's as Optuna knows it.
+    """A value of a starting point or a record as Optuna's parameter.
 
     Raises:
-        ConfigError: when it is none of the axis' values.
+        ConfigError: the axis can't have this value.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match axis.values:
         case Choices(values=values):
-            typed = as_typed(value) if value is None or isinstance(value, bool | int | float | str) else str(value)
+            typed = (
+                override_value(value) if value is None or isinstance(value, bool | int | float | str) else str(value)
+            )
             found = [choice for choice in values if choice in (typed, value) or _same_number(choice, value)]
             if found:
                 return found[0]
             message = f"must be one of {', '.join(values)}"
-        case Between(low=low, high=high, is_whole=is_whole):
+        case Interval(low=low, high=high, is_whole=is_whole):
             if is_number and low <= float(str(value)) <= high:
                 return int(float(str(value))) if is_whole else float(str(value))
             message = f"must be a number from {low:g} to {high:g}"
-        case Bell():
+        case Normal():
             if is_number:
-                quantile = axis.values.share_below(float(str(value)))
+                quantile = axis.values.cdf(float(str(value)))
                 return min(max(quantile, _SMALLEST_QUANTILE), 1 - _SMALLEST_QUANTILE)
             message = "must be a number"
         case _:

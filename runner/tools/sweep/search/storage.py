@@ -1,4 +1,4 @@
-"""Where Optuna keeps a search: a file in the folder of the sweep, or any address."""
+"""Optuna's storage of a sweep: journal.log in its folder, or a database (`sweep.storage`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from optuna.study import Study
 from runner.base.errors import ConfigError, OutputError, Problem
 from runner.base.files import locked
 from runner.config.schema.sweep import SweepConfig
-from runner.tools.sweep.folder import SweepFolder
+from runner.tools.sweep.sweep_folder import SweepFolder
 
 STORAGE_ERRORS = (StorageInternalError, OSError, OutputError)
 _NAME_IN_OWN_FILE = "sweep"
@@ -29,7 +29,7 @@ _MOST_BYTES = 1 << 30  # some kilobytes per trial
 
 
 class JournalLock(JournalFileOpenLock):
-    """A lock that dies with its holder; those that Optuna brings are files, which a killed process leaves behind."""
+    """A lock that a killed process releases. Optuna's own locks are files, which would stay."""
 
     def __init__(self, journal: Path) -> None:
         super().__init__(str(journal), grace_period=None)
@@ -37,48 +37,44 @@ class JournalLock(JournalFileOpenLock):
         self._held = ExitStack()
 
     def acquire(self) -> bool:
-        """Wait for the lock, and take away a line that a power cut has left half-written."""
+        """Wait for the lock, then remove a last line that a power cut has left incomplete."""
         lock = self._journal.with_name(f".{self._journal.name}.lock")
         self._held.enter_context(locked(lock, wait_seconds=math.inf))
-        _mend(self._journal)
+        _remove_incomplete_line(self._journal)
         return True
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         self._held.close()
 
 
 class Journal(JournalFileBackend):
-    """Optuna's file of one record per line; whoever reads it learns where it is damaged."""
+    """Optuna's file of one record per line; reading it names the line that is damaged."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), lock_obj=JournalLock(path))
         self._path = path
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
-        """The records from this one on.
+        """The records from this number on.
 
         Raises:
-            OutputError: when a line is no record.
+            OutputError: a line is no record, or the file is larger than 1 GiB.
         """
         number = log_number_from
         if self._path.stat().st_size > _MOST_BYTES:
             raise _damaged(self._path, f": it is larger than {_MOST_BYTES:,} bytes")
         try:
             for log in super().read_logs(log_number_from):
-                yield _checked(log)
+                if not isinstance(log, dict):
+                    raise ValueError("it holds no record")  # noqa: TRY004, TRY301 - damage, as a line that is no JSON
+                yield log
                 number += 1
         except (ValueError, RecursionError) as error:
             raise _damaged(self._path, f" in line {number + 1}: {error}") from error
 
 
-def _checked(log: object) -> dict[str, Any]:
-    if not isinstance(log, dict):
-        raise ValueError("it holds no record")  # noqa: TRY004 - damage, as lines that are no JSON
-    return log
-
-
-def _mend(journal: Path) -> None:
+def _remove_incomplete_line(journal: Path) -> None:
     if not journal.is_file():
         return
     with journal.open("r+b") as file:
@@ -95,13 +91,13 @@ def open_storage(sweep: SweepConfig, folder: SweepFolder) -> BaseStorage:
     """The storage of a sweep.
 
     Raises:
-        ConfigError: when the address can't be opened.
+        ConfigError: the database can't be opened.
     """
     if sweep.storage is None:
         return _journal(folder.journal)
     try:
         return get_storage(sweep.storage)
-    except Exception as error:  # of the database's driver, whichever it is
+    except Exception as error:  # each database driver has its own errors
         reason = str(error).strip().splitlines()[0]
         message = f"can't be opened: {reason}"
         raise ConfigError(
@@ -110,23 +106,23 @@ def open_storage(sweep: SweepConfig, folder: SweepFolder) -> BaseStorage:
 
 
 def _journal(path: Path) -> JournalStorage:
-    """Optuna's storage in a file: JSON alone, of which Optuna expects that it was written by itself.
+    """Optuna's storage in a file, which may be damaged in ways that Optuna does not check.
 
     Raises:
-        OutputError: when it is damaged.
+        OutputError: it is damaged.
     """
     try:
         return JournalStorage(Journal(path))
     except OutputError:
         raise
-    except Exception as error:  # a record that lacks anything makes Optuna raise anything
+    except Exception as error:  # Optuna raises KeyError and the like for a record that lacks a field
         raise _damaged(path, f": {type(error).__name__}: {error}") from error
 
 
 def _damaged(path: Path, why: str) -> OutputError:
     return OutputError(
-        f"{path} is damaged{why}; move it away and go on: what the trials have reached stands in their folders, and "
-        "the search is put together again from there"
+        f"{path} is damaged{why}; move it away and resume the sweep: the search is rebuilt from the folders of the "
+        "trials"
     )
 
 
@@ -140,12 +136,12 @@ def study_name(sweep: SweepConfig, folder: SweepFolder) -> str:
 def open_study(
     sweep: SweepConfig, folder: SweepFolder, storage: BaseStorage, *, sampler: BaseSampler, pruner: BasePruner
 ) -> Study:
-    """The study of a sweep, made where there is none.
+    """The study of a sweep; creates it if needed.
 
     Raises:
-        ConfigError: when it was begun for other goals.
+        ConfigError: it was begun with other directions.
     """
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what is worth telling of a trial, the table tells
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the table of the sweep shows the trials
     study = optuna.create_study(
         storage=storage,
         study_name=study_name(sweep, folder),

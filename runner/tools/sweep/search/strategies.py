@@ -1,15 +1,15 @@
-"""What proposes the values of the next trial: Optuna's samplers, seeded anew for each trial.
+"""Samplers, which propose the values of the next trial, and pruners, which end trials early.
 
-A sampler that lives through a search keeps the state of its generator in memory: after a kill it would begin anew and
-propose the same again. Seeded by (seed, number of the trial), a proposal depends on nothing but that, the search space
-and what is known of the trials before.
+Optuna's samplers keep the state of their random generator in memory: after a kill they would propose the same values
+again. Here each trial has a fresh sampler, seeded by (seed, number of the trial), so that a proposal depends on these,
+the search space and the results of earlier trials only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, assert_never
 
 from optuna.distributions import BaseDistribution
@@ -31,15 +31,9 @@ SamplerName = Literal["random", "tpe", "gp", "nsga2"]
 
 
 class SeededSampler(BaseSampler):
-    """For each trial a fresh sampler."""
+    """One of Optuna's samplers, created anew for each trial."""
 
     def __init__(self, name: SamplerName, seed: int) -> None:
-        """Plain values.
-
-        Args:
-            name: which.
-            seed: of the search.
-        """
         self.name = name
         self.seed = seed
         self.number: int | None = None
@@ -59,7 +53,7 @@ class SeededSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:  # noqa: ANN401 - of Optuna's interface
         """See BaseSampler."""
-        # By name as well: each parameter comes from a sampler that begins anew.
+        # Salted by the name: two parameters of a trial must not get the same random numbers.
         return self._of(trial, param_name).sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
@@ -119,12 +113,12 @@ class BanditPruner(BasePruner):
 
 
 class TruncationPruner(BasePruner):
-    """Ends the worst share of the running trials at each judgement (Azure's TruncationSelectionPolicy).
+    """Ends the worst share of the running trials at each decision (Azure's TruncationSelectionPolicy).
 
     https://learn.microsoft.com/azure/machine-learning/how-to-tune-hyperparameters#truncation-selection-policy
 
-    Of n running trials that have reached this epoch, the ⌊n · percent / 100⌋ with the worst best value up to it end; of
-    equals the one that was started later.
+    Of n running trials that have reached this epoch, the ⌊n · percent / 100⌋ end whose best value so far is worst; of
+    equal ones the trial that was started later.
     """
 
     def __init__(self, percent: float) -> None:
@@ -150,20 +144,17 @@ class TruncationPruner(BasePruner):
 
 
 def best_until(trial: FrozenTrial, step: int, is_max: bool) -> float | None:
-    """The best value of a trial up to an epoch; None where it has none."""
-    values: Iterable[float] = (value for epoch, value in trial.intermediate_values.items() if epoch <= step)
-    known = [value for value in values if not math.isnan(value)]
-    if not known:
-        return None
-    return max(known) if is_max else min(known)
+    """The best value of a trial up to this epoch; None where it has none."""
+    values = (value for epoch, value in trial.intermediate_values.items() if epoch <= step and not math.isnan(value))
+    return (max if is_max else min)(values, default=None)
 
 
 def build_pruner(sweep: SweepConfig, max_epochs: int) -> BasePruner:  # noqa: PLR0911 - a table
-    """The policy of a sweep.
+    """The pruner that `sweep.pruner` and `sweep.pruning` ask for.
 
     Args:
-        sweep: checked.
-        max_epochs: epochs of a whole trial; hyperband spreads its brackets over them.
+        sweep: the section `sweep`.
+        max_epochs: epochs of a whole trial, for hyperband's brackets.
     """
     options = sweep.pruning
     match sweep.pruner:

@@ -1,18 +1,18 @@
-"""A search: what Optuna proposes, is told, and thinks of a trial between two epochs."""
+"""The Optuna study of a sweep: proposals and results, and the decisions of its pruner."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+import optuna
 from optuna.pruners import NopPruner
 from optuna.samplers import RandomSampler
+from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from optuna.trial import Trial as StudyTrial
 
 from runner.config.schema.sweep import SweepConfig
 from runner.tools.sweep.axes import Axis
-from runner.tools.sweep.folder import Outcome, SweepFolder, Trial, epochs_of, value_of
 from runner.tools.sweep.search.parameters import (
     known_parameters,
     proposed_values,
@@ -21,13 +21,30 @@ from runner.tools.sweep.search.parameters import (
 )
 from runner.tools.sweep.search.storage import open_storage, open_study, study_name
 from runner.tools.sweep.search.strategies import SamplerName, SeededSampler, build_pruner
+from runner.tools.sweep.sweep_folder import SweepFolder, Trial, TrialOutcome, epochs_of, value_of
 
 _OWNER = "sweep"  # attribute of a trial in a study that several sweeps share
 _FIXED = "fixed_params"  # where Optuna keeps the values of a starting point
 
 
+def first_proposals(
+    sweep: SweepConfig, axes: Sequence[Axis], sampler: SamplerName, num_proposals: int
+) -> list[dict[str, str]]:
+    """The first proposals of a search, while it has no results; writes nothing.
+
+    Raises:
+        ConfigError: a starting point does not fit the space.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    seeded = SeededSampler(sampler, sweep.seed)
+    study = optuna.create_study(storage=InMemoryStorage(), directions=list(sweep.directions), sampler=seeded)
+    for point in starting_points(sweep, axes):
+        study.enqueue_trial(point)
+    return [proposed_values(study.ask(), axes) for _ in range(num_proposals)]
+
+
 class Search:
-    """The study of a sweep, as the sweep sees it. Without a sampler it only keeps what a policy compares."""
+    """The study, as the sweep uses it. Without a sampler it only holds the results that a pruner compares."""
 
     def __init__(
         self, sweep: SweepConfig, folder: SweepFolder, axes: Sequence[Axis], sampler: SamplerName | None
@@ -41,14 +58,17 @@ class Search:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other sweeps may work on the same study."""
+        """Whether other sweeps may use the same study."""
         return self.sweep.storage is not None
 
     def prepare(self, trials: Sequence[Trial]) -> None:
-        """Put the study in order before the first proposal: after a kill there may be trials without a record.
+        """Make study and records agree before the first proposal: a kill may come between writing the two.
+
+        A running trial of the study without a record is failed, and its starting point enqueued again; a recorded trial
+        that the study has lost is added again; starting points that are not in the study are enqueued.
 
         Raises:
-            ConfigError: a starting point that does not fit the space, or a space that does not fit what is known.
+            ConfigError: a starting point does not fit the space, or the space does not fit the recorded trials.
         """
         points = starting_points(self.sweep, self.axes)
         for known in self.study.get_trials(deepcopy=False):
@@ -69,10 +89,10 @@ class Search:
                 self.study.enqueue_trial(point, user_attrs={"point": number})
 
     def is_exhausted(self, num_trials: int) -> bool:
-        """Whether there are as many trials as were asked for.
+        """Whether there are `sweep.num_trials` trials.
 
         Args:
-            num_trials: trials that this sweep has a record of.
+            num_trials: recorded trials of this sweep.
         """
         if not self.is_shared:
             return num_trials >= self.sweep.num_trials
@@ -92,11 +112,11 @@ class Search:
         return trial.number, proposed_values(trial, self.axes)
 
     def enter(self, number: int) -> int:
-        """Give a trial that was not proposed here a place in the study, for a policy to compare it; returns it."""
+        """Add a trial of a grid to the study, for a pruner to compare it; returns its number in the study."""
         return self._ask(number).number
 
     def _enter_again(self, trial: Trial) -> None:
-        """Give a trial that the storage has lost its place in the study; how it ended will be told anew."""
+        """Add a trial that the storage has lost; its result is reported again later."""
         parameters, distributions = known_parameters(trial.values, self.axes)
         known = create_trial(
             state=TrialState.RUNNING,
@@ -110,26 +130,26 @@ class Search:
         self.folder.save(trial)
 
     def _ask(self, number: int) -> StudyTrial:
-        """A new trial of the study."""
         if isinstance(self.sampler, SeededSampler):
             self.sampler.number = None if self.is_shared else number
         trial = self.study.ask()
         trial.set_user_attr(_OWNER, str(self.folder.path))
         return trial
 
-    def tell(self, outcome: Outcome) -> None:
-        """Say how a trial ended; again does no harm."""
+    def tell(self, outcome: TrialOutcome) -> None:
+        """Tell how a trial ended; a second call does nothing."""
         number = outcome.trial.study_number
         if number is None:
             return
-        known = self._frozen(number)
+        known = self.study.get_trials(deepcopy=False)[number]
         if known.state.is_finished():
             return
         if outcome.status == "failed" or (outcome.status == "completed" and outcome.values is None):
             self.study.tell(number, state=TrialState.FAIL)
             return
         if len(self.sweep.metrics) == 1:
-            run_dir = self._run_dir(outcome.trial)
+            trial = outcome.trial
+            run_dir = self.folder.path / str(trial.number if trial.same_as is None else trial.same_as)
             metric, direction = self.sweep.metrics[0], self.sweep.directions[0]
             values = {row["epoch"]: value_of(row, metric, direction) for row in epochs_of(run_dir)}
             self._report(known, {epoch: value for epoch, value in values.items() if value is not None})
@@ -137,12 +157,6 @@ class Search:
             self.study.tell(number, state=TrialState.PRUNED)
         elif outcome.status == "completed":
             self.study.tell(number, list(outcome.values or ()))
-
-    def _run_dir(self, trial: Trial) -> Path:
-        return self.folder.path / str(trial.number if trial.same_as is None else trial.same_as)
-
-    def _frozen(self, number: int) -> FrozenTrial:
-        return self.study.get_trials(deepcopy=False)[number]
 
     def _report(self, known: FrozenTrial, values: Mapping[int, float]) -> None:
         study_id = self.storage.get_study_id_from_name(self.study.study_name)
@@ -153,7 +167,7 @@ class Search:
 
 
 class Judgement:
-    """The study of a sweep, as one of its trials sees it."""
+    """The study and the pruner, as the process of one trial uses them."""
 
     def __init__(self, sweep: SweepConfig, folder: SweepFolder, number: int, *, max_epochs: int) -> None:
         self.metric = sweep.metrics[0]
@@ -168,14 +182,14 @@ class Judgement:
         self._trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def report(self, values: Mapping[int, float]) -> None:
-        """Say the value of each epoch so far."""
+        """Tell the value of each epoch so far."""
         trial = self._storage.get_trial(self._trial_id)
         for epoch, value in values.items():
             if not trial.state.is_finished() and epoch not in trial.intermediate_values:
                 self._storage.set_trial_intermediate_value(self._trial_id, epoch, value)
 
     def decision(self, epoch: int) -> str | None:
-        """Why to end after this epoch; None to go on. The epochs so far have been reported."""
+        """Why the trial ends after this epoch; None where it continues. Call :meth:`report` first."""
         options = self._options
         if epoch < options.delay_evaluation or epoch % options.evaluation_interval:
             return None

@@ -1,1 +1,0 @@
-"""Runs that wait in the queue of SLURM."""
