@@ -1,8 +1,9 @@
-"""How the threads that compute on the CPU wait for each other: spinning, or asleep.
+"""Computing beside other processes: how many threads, and whether they spin or sleep while they wait for each other.
 
 OpenMP's threads spin for a while at the end of each parallel loop, which is fastest while they have the cores for
-themselves. Beside other processes the spinning takes the time away from the thread that all wait for, and a training
-collapses to a few per cent of its rate (`benchmarks/busy_machine.py`).
+themselves. Beside other processes the spinning takes the time away from the thread that all wait for, and with as many
+threads as cores one of them always waits for a core: a training collapses to a few per cent of its rate
+(`benchmarks/busy_machine.py`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,17 @@ def choose_wait_policy() -> None:
     """
     if any(name in os.environ for name in _CHOSEN_BY):
         return
-    num_others = num_computing_elsewhere()
-    if num_others is None or num_others < max(1, _BUSY_SHARE * (os.cpu_count() or 1)):
-        return
-    os.environ[VARIABLE] = "PASSIVE"
+    if _num_rivals() > 0:
+        os.environ[VARIABLE] = "PASSIVE"
+
+
+def fair_share_of_cores(num_cores: int) -> int:
+    """The cores that fall to this process if each thread that computes on the machine now has an equal share of them.
+
+    With `num_cores` threads here and n elsewhere that is num_cores² / (num_cores + n), rounded down, at least 1; and
+    `num_cores` where nobody else computes, or the system does not say. It takes a thirtieth of a second.
+    """
+    return max(1, num_cores**2 // (num_cores + _num_rivals()))
 
 
 def described() -> str | None:
@@ -41,6 +49,12 @@ def described() -> str | None:
     if policy == "PASSIVE":
         return f"sleep while they wait ({VARIABLE}=PASSIVE: yours, or chosen because other processes compute here)"
     return f"wait as {VARIABLE}={policy} says" if policy else None
+
+
+def _num_rivals() -> int:
+    """Threads of other processes that compute now; 0 where they are too few to matter, or nobody says."""
+    num_others = num_computing_elsewhere() or 0
+    return num_others if num_others >= max(1, _BUSY_SHARE * (os.cpu_count() or 1)) else 0
 
 
 def num_computing_elsewhere() -> int | None:

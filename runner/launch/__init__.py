@@ -65,13 +65,15 @@ def _single_process(
     ready: Ready, work: Work[Result], folder: Path | None, stop: StopRequest | None
 ) -> Iterator[tuple[Path, StopRequest]]:
     """The output folder and the stop request of work in this process, which exits if it overruns its grace period."""
-    from runner.launch.ranks.grace import exit_after_grace, report_overrun  # noqa: PLC0415 - torch only after all checks
+    from runner.dist.device import fair_number_of_threads  # noqa: PLC0415 - torch only after all checks
+    from runner.launch.ranks.grace import exit_after_grace, report_overrun  # noqa: PLC0415
 
     LOGGER.info("launch      %s (%s)", ready.plan.mode, ready.plan.reason)
     run_dir = folder or run_folder.make_run_folder(Path(ready.config.output_dir))
     log = run_folder.RunFolder(run_dir).log_file(0)
     with ExitStack() as stack:
         stop = stop or stack.enter_context(StopRequest())
+        stack.enter_context(fair_number_of_threads(ready.config.trainer))
         on_overrun = partial(report_overrun, run_dir, log, work.num_earlier)
         stack.enter_context(exit_after_grace(ready.config, stop, log, work.advice_if_killed, on_overrun))
         yield run_dir, stop

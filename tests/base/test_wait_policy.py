@@ -9,7 +9,13 @@ import sys
 import pytest
 
 from runner.base import wait_policy
-from runner.base.wait_policy import VARIABLE, choose_wait_policy, described, num_computing_elsewhere
+from runner.base.wait_policy import (
+    VARIABLE,
+    choose_wait_policy,
+    described,
+    fair_share_of_cores,
+    num_computing_elsewhere,
+)
 from tests.conftest import ROOT, SMALL_NET, TINY
 
 
@@ -45,6 +51,16 @@ def test_threads_sleep_where_an_eighth_of_the_cores_is_taken(monkeypatch, cores,
     choose_wait_policy()
     assert os.environ.get(VARIABLE) == expected
     assert ("sleep while they wait" in (described() or "")) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "expected"),
+    [(2, 0, 2), (2, 1, 1), (2, 2, 1), (2, None, 2), (1, 9, 1), (64, 7, 64), (64, 8, 56), (64, 64, 32)],
+)
+def test_cores_are_shared_with_all_that_compute(monkeypatch, cores, others, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(wait_policy, "num_computing_elsewhere", lambda: others)
+    assert fair_share_of_cores(cores) == expected
 
 
 @pytest.mark.parametrize("name", [VARIABLE, "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])

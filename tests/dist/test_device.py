@@ -16,6 +16,7 @@ from runner.dist.device import (
     choose_num_threads,
     choose_precision,
     count_cuda_devices,
+    fair_number_of_threads,
     seed_generators,
     set_determinism,
 )
@@ -95,6 +96,34 @@ def test_the_number_of_threads_that_the_user_sets_is_kept(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert choose_num_threads(2) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "expected"),
+    [
+        ({}, {}, 1),
+        ({"deterministic": True}, {}, 2),
+        ({}, {"OMP_NUM_THREADS": "2"}, 2),
+        ({"device": "cuda"}, {}, 2),
+    ],
+)
+def test_threads_are_no_more_than_the_fair_share(monkeypatch, caplog, settings, environment, expected):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(device, "fair_share_of_cores", lambda cores: cores // 2)
+    monkeypatch.setattr(device, "choose_device", lambda trainer: torch.device(trainer.device.replace("auto", "cpu")))
+    monkeypatch.setattr(device, "cpu_count", lambda: 2)
+    monkeypatch.setattr(device.LOGGER, "propagate", True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with fair_number_of_threads(config(**settings)), caplog.at_level("INFO", logger=device.LOGGER.name):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert ("1 of 2, as other" in caplog.text) == (expected == 1)
 
 
 def test_seeding_gives_the_random_numbers_of_torch_manual_seed():
