@@ -118,7 +118,7 @@ def test_threads_are_no_more_than_the_fair_share(monkeypatch, caplog, settings, 
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with fair_number_of_threads(config(**settings)), caplog.at_level("INFO", logger=device.LOGGER.name):
+        with caplog.at_level("INFO", logger=device.LOGGER.name), fair_number_of_threads(config(**settings)):
             assert torch.get_num_threads() == expected
         assert torch.get_num_threads() == 2
     finally:
