@@ -38,8 +38,12 @@ def fair_share_of_cores(num_cores: int) -> int:
     """The cores that fall to this process if each thread that computes on the machine now has an equal share of them.
 
     With `num_cores` threads here and n elsewhere that is num_cores² / (num_cores + n), rounded down, at least 1; and
-    `num_cores` where nobody else computes, or the system does not say. It takes a thirtieth of a second.
+    `num_cores` where nobody else computes, the system does not say, or threads spin: nobody computed here when this
+    process was started (:func:`choose_wait_policy`), so that whoever does now may be gone in a moment.
+    It takes a thirtieth of a second.
     """
+    if os.environ.get(VARIABLE, "").upper() != "PASSIVE":
+        return num_cores
     return max(1, num_cores**2 // (num_cores + _num_rivals()))
 
 
