@@ -31,6 +31,7 @@ COMMANDS = {
     "dataset import": "turn folders, zip, tar, CSV lists or COCO, input=PATH, into class folders, output=DIR",
     "dataset show": "draw images beside their augmented versions, output=FILE.png",
     "dataset split": "divide images into train, val and test, input=DIR or LIST.csv, without copying them",
+    "architectures": "list the names for model.name, pattern='resnet*', with parameters, image size and weights",
     "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
 _COMPUTE = frozenset({"train", "resume", "evaluate", "predict", "export", "runs repeat", "doctor", "init"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from runner.model.architectures import build_architecture, head_of
 from runner.model.build import BuiltModel, StartingWeights, build_model
-from runner.model.catalogue import WeightsPreprocessing, weights_preprocessing
+from runner.model.catalogue import WeightsPreprocessing
 from runner.model.check import check_model, check_trained, read_trained
+from runner.model.published import weights_preprocessing
 from runner.model.state_dict import with_versions
 
 __all__ = [

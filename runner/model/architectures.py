@@ -8,9 +8,17 @@ from torch import nn
 from torchvision import models
 
 from runner.base.errors import InvalidModelError
-from runner.config.schema.model import CustomConfig, DenseNetConfig, ModelConfig, ResNetConfig, TorchvisionConfig
+from runner.config.schema.model import (
+    CustomConfig,
+    DenseNetConfig,
+    ModelConfig,
+    ResNetConfig,
+    TimmConfig,
+    TorchvisionConfig,
+)
 from runner.model.catalogue import check_classifier_name, torchvision_weights
 from runner.model.custom import build_custom_model
+from runner.model.timm_models import build_timm_model
 
 # Every classifier of torchvision has exactly one of these attributes, and so have most others.
 HEAD_ATTRIBUTES = ("fc", "classifier", "head", "heads")
@@ -28,7 +36,8 @@ def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
     the size.
 
     Raises:
-        InvalidModelError: for an unknown name, or a custom model that can't be built.
+        InvalidModelError: for an unknown name, or a model of timm or of the user's that can't be built.
+        MissingPackageError: for a model of timm where timm is not installed.
     """
     module: nn.Module
     match config:
@@ -45,6 +54,8 @@ def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
         case TorchvisionConfig():
             check_classifier_name(config.name)
             module = models.get_model(config.name, weights=None, num_classes=num_classes, **_arguments(config))
+        case TimmConfig():
+            module = build_timm_model(config, num_classes)
         case CustomConfig():
             module = build_custom_model(config, num_classes)
         case _:
@@ -66,41 +77,45 @@ def _arguments(config: TorchvisionConfig) -> dict[str, Any]:
     return {}
 
 
-def find_head_name(module: nn.Module) -> str | None:
-    """The dotted name of the head, such as `fc` or `classifier.6`; None where it is ambiguous.
+def find_head_names(module: nn.Module) -> tuple[str, ...]:
+    """The dotted names of the layers of the head, such as `fc` or `classifier.6`; none where it is ambiguous.
 
-    The head is the last linear or 2-d convolution layer under the one attribute of `module` that is called fc,
-    classifier, head or heads; where there is no such layer under it, the whole attribute.
+    A model of timm names them itself: two for a model that is distilled. Else the head is the last linear or 2-d
+    convolution layer under the one attribute of `module` that is called fc, classifier, head or heads; where there is
+    no such layer under it, the whole attribute.
     """
+    if declared := (getattr(module, "pretrained_cfg", None) or {}).get("classifier"):
+        return (declared,) if isinstance(declared, str) else tuple(declared)
     candidates = [
         name
         for name, child in module.named_children()
         if name in HEAD_ATTRIBUTES and next(child.parameters(), None) is not None
     ]
     if len(candidates) != 1:
-        return None
+        return ()
     (attribute,) = candidates
     layers = module.get_submodule(attribute).named_modules(prefix=attribute)
     scoring = [name for name, layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
-    return scoring[-1] if scoring else attribute
+    return (scoring[-1] if scoring else attribute,)
 
 
 def head_of(module: nn.Module, config: ModelConfig) -> nn.Module:
     """The head of a model that was built from `config`: the part that is new with pretrained weights, and that is
-    trained while the backbone is frozen. See :func:`find_head_name`.
+    trained while the backbone is frozen. See :func:`find_head_names`.
 
     Raises:
         InvalidModelError: when it is ambiguous.
     """
-    name = find_head_name(module)
-    if name is None:
+    names = find_head_names(module)
+    if not names:
         raise InvalidModelError(
             f"model.name = {config.name!r}: can't tell which layer is the head; {type(module).__name__} needs "
             f"exactly one attribute with parameters among {', '.join(HEAD_ATTRIBUTES)} "
             f"(it has {', '.join(name for name, _ in module.named_children()) or 'no submodules'}). "
             "Rename it, or train everything from the start with trainer.freeze_backbone_epochs=0"
         )
-    return module.get_submodule(name)
+    layers = [module.get_submodule(name) for name in names]
+    return layers[0] if len(layers) == 1 else nn.ModuleList(layers)
 
 
 def use_small_stem(module: nn.Module) -> None:

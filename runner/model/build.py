@@ -10,8 +10,9 @@ from torch import nn
 
 from runner.config.schema.model import ModelConfig
 from runner.model.architectures import build_architecture
-from runner.model.catalogue import WeightsPreprocessing, fetch, torchvision_weights, weights_preprocessing
+from runner.model.catalogue import WeightsPreprocessing
 from runner.model.fit import load_into
+from runner.model.published import fetch, named_weights, weights_preprocessing
 from runner.model.state_dict import read_weights_file
 
 StartingWeights = Literal["download", "local", "none"]
@@ -23,14 +24,14 @@ class BuiltModel:
 
     module: nn.Module
     preprocessing: WeightsPreprocessing | None
-    """What the weights were trained with; only for weights that torchvision has by name."""
+    """What the weights were trained with; only for weights that a library has by name."""
 
 
 def build_model(config: ModelConfig, num_classes: int, weights: StartingWeights = "download") -> BuiltModel:
     """Build the architecture and load `config.weights` into it.
 
     All random values (every parameter for null; with weights the new head and a small stem) come from torch's global
-    generator, so the same seed gives the same bits. Weights that torchvision has by name always get a new head; a file
+    generator, so the same seed gives the same bits. Weights that a library has by name always get a new head; a file
     gets one only if its own head does not fit the number of classes.
 
     Args:
@@ -43,7 +44,7 @@ def build_model(config: ModelConfig, num_classes: int, weights: StartingWeights 
         InvalidModelError: the model can't be built; weights can't be downloaded or read, or don't fit.
     """
     module = build_architecture(config, num_classes)
-    named = torchvision_weights(config)
+    named = named_weights(config)
     if weights != "none" and named is not None:
         path = fetch(named, may_download=weights == "download")
         load_into(module, read_weights_file(path), config, fresh_head=True)

@@ -27,7 +27,7 @@ _logger = logging.getLogger("runner")
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsPreprocessing:
-    """The evaluation preprocessing that torchvision publishes with weights.
+    """The evaluation preprocessing that torchvision and timm publish with weights.
 
     Resize the shorter side to `resize_size` px with `interpolation` (antialiased), cut `crop_size`×`crop_size` px from
     the centre, scale to [0, 1], subtract `mean` and divide by `std` per RGB channel.
@@ -88,15 +88,8 @@ def torchvision_weights(config: ModelConfig) -> WeightsEnum | None:
     return cast(WeightsEnum, offered[version])
 
 
-def weights_preprocessing(config: ModelConfig) -> WeightsPreprocessing | None:
-    """The preprocessing of the weights that `config.weights` names; None for a file or null.
-
-    Raises:
-        InvalidModelError: for a name that torchvision does not have for this architecture.
-    """
-    weights = torchvision_weights(config)
-    if weights is None:
-        return None
+def torchvision_preprocessing(weights: WeightsEnum) -> WeightsPreprocessing:
+    """The evaluation preprocessing that torchvision publishes with weights."""
     preset = weights.transforms()
     return WeightsPreprocessing(
         resize_size=preset.resize_size[0],
@@ -107,27 +100,32 @@ def weights_preprocessing(config: ModelConfig) -> WeightsPreprocessing | None:
     )
 
 
-def cached_path(weights: WeightsEnum) -> Path:
-    """The path of these weights in torch.hub's cache, whether the file exists or not."""
-    return Path(torch.hub.get_dir(), "checkpoints", weights.url.rpartition("/")[2])
+def cached_path(url: str) -> Path:
+    """The path in torch.hub's cache of the weights at an address, whether the file exists or not."""
+    return Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
 
 
-def fetch(weights: WeightsEnum, *, may_download: bool = True) -> Path:
-    """The file of these weights, downloaded into torch.hub's cache if it is missing and `may_download`.
+def fetch_url(url: str, name: str, *, may_download: bool = True) -> Path:
+    """The weights at an address, downloaded into torch.hub's cache if they are missing and `may_download`.
 
     One process downloads, others wait for it; torch.hub writes to a temporary file and renames it. A file in the cache
     is not checked; a download is checked by torch.hub against the start of its SHA-256 in the file name.
 
+    Args:
+        url: where a library publishes them.
+        name: the value of `model.weights` that stands for them.
+        may_download: whether they may be downloaded.
+
     Raises:
         InvalidModelError: when it is missing and may not or can't be downloaded; names URL, file and folder.
     """
-    path = cached_path(weights)
+    path = cached_path(url)
     if path.exists():
         return path
     if not may_download:
         raise InvalidModelError(
-            f"model.weights = {weights.name!r}: they are not in {path.parent}, and a saved config downloads nothing; "
-            f"type model.weights={weights.name} to download {weights.url}, or place it there as {path.name}"
+            f"model.weights = {name!r}: they are not in {path.parent}, and a saved config downloads nothing; "
+            f"type model.weights={name} to download {url}, or place it there as {path.name}"
         )
     digest = re.search(r"-([a-f0-9]+)\.", path.name)
     try:
@@ -135,12 +133,12 @@ def fetch(weights: WeightsEnum, *, may_download: bool = True) -> Path:
         with locked(path.with_name(f".{path.name}.lock"), wait_seconds=math.inf):
             if path.exists():  # another process has downloaded it meanwhile
                 return path
-            _logger.info("downloading %s to %s", weights.url, path)
+            _logger.info("downloading %s to %s", url, path)
             hash_prefix = digest[1] if digest else None
-            torch.hub.download_url_to_file(weights.url, str(path), hash_prefix=hash_prefix, progress=False)
+            torch.hub.download_url_to_file(url, str(path), hash_prefix=hash_prefix, progress=False)
     except (OSError, HTTPException, RuntimeError) as error:  # no connection or full disk; cut off; another SHA-256
         raise InvalidModelError(
-            f"model.weights = {weights.name!r}: {weights.url} can't be downloaded: {reason_of(error)}; "
+            f"model.weights = {name!r}: {url} can't be downloaded: {reason_of(error)}; "
             f"fetch it on a machine that can and place it as {path.name} in {path.parent}, or give the path of a file"
         ) from error
     return path

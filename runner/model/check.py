@@ -13,10 +13,10 @@ from torch.overrides import TorchFunctionMode
 
 from runner.base.errors import CheckpointError, InvalidModelError
 from runner.base.reasons import first_line
-from runner.config.schema.model import CustomConfig, ModelConfig
+from runner.config.schema.model import CustomConfig, ModelConfig, TimmConfig
 from runner.model.architectures import build_architecture, head_of
-from runner.model.catalogue import cached_path, fetch, torchvision_weights
 from runner.model.fit import load_into
+from runner.model.published import cached_weights, fetch, named_weights
 from runner.model.state_dict import read_weights_file
 
 _USUAL_SIZES = (32, 64, 96, 128, 160, 192, 224, 240, 256, 299, 320, 384, 448, 512)
@@ -34,16 +34,17 @@ def check_model(
     """Raise the errors that `build_model` would raise. Does not change torch's CPU generator.
 
     A custom model is built; others are built on the meta device, where weights have shapes but no values. Only names
-    and shapes are read from a weights file. Weights that torchvision would have to download are not checked.
+    and shapes are read from a weights file. Weights that would have to be downloaded are not checked.
 
     Args:
         config: the group `model`.
         num_classes: number of classes of the data.
         image_size: side of the square training images in pixels; if given, two images are sent through the model.
         needs_head: whether the model must have an unambiguous head, as trainer.freeze_backbone_epochs needs it.
-        has_to_be_here: whether weights that torchvision would have to download are an error.
+        has_to_be_here: whether weights that would have to be downloaded are an error.
 
     Raises:
+        MissingPackageError: the library of the model is not installed.
         InvalidModelError: as `build_model`; also when the model fails on images of this size, returns anything but one
             tensor of shape (batch, num_classes), or lacks a head that is needed.
     """
@@ -51,16 +52,16 @@ def check_model(
         if isinstance(config, CustomConfig):
             module = build_architecture(config, num_classes)
         else:
-            module = _without_values(config, num_classes)
+            module = without_values(config, num_classes)
         if image_size is not None:
             _check_outputs(module, config, num_classes, image_size)
         if needs_head:
             head_of(module, config)
-        named = torchvision_weights(config)
+        named = named_weights(config)
         if named is not None and has_to_be_here:
             fetch(named, may_download=False)
-        path = cached_path(named) if named is not None else Path(config.weights) if config.weights else None
-        if path is not None and (named is None or path.exists()):
+        path = cached_weights(named) if named is not None else Path(config.weights) if config.weights else None
+        if path is not None:
             weights = read_weights_file(path, shapes_only=True)
             load_into(module.to("meta"), weights, config, fresh_head=named is not None)
 
@@ -75,7 +76,7 @@ def check_trained(file: Path, config: ModelConfig, num_classes: int) -> None:
         CheckpointError: as :func:`read_trained`.
     """
     if not isinstance(config, CustomConfig):
-        read_trained(file, _without_values(config, num_classes).state_dict())
+        read_trained(file, without_values(config, num_classes).state_dict())
 
 
 def read_trained(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -119,11 +120,17 @@ def _differences(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
     return [*missing, *surplus, *others]
 
 
-def _without_values(config: ModelConfig, num_classes: int) -> nn.Module:
+def without_values(config: ModelConfig, num_classes: int) -> nn.Module:
     """An architecture, not a custom one, on the meta device, where it takes no memory."""
     with torch.random.fork_rng(devices=()):
         try:
-            with _ParametersOnMeta():
+            try:
+                with _ParametersOnMeta():
+                    return build_architecture(config, num_classes).to("meta")
+            except RuntimeError:
+                if not isinstance(config, TimmConfig):
+                    raise
+                # Two of timm's families calculate with their weights while they are built.
                 return build_architecture(config, num_classes).to("meta")
         except (RuntimeError, OverflowError) as error:
             raise InvalidModelError(
@@ -139,6 +146,8 @@ def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, ima
     except Exception as error:  # layers raise anything for a size that they can't process
         fitting = _fitting_size(module) if images.is_meta else None
         advice = f"; it takes images of {fitting}×{fitting} px: data.image_size={fitting}" if fitting else ""
+        if fitting and isinstance(config, TimmConfig):
+            advice += f", or, if it can be built for others, model.img_size={image_size}"
         raise InvalidModelError(
             f"model.name = {config.name!r} can't take images of {image_size}×{image_size} px "
             f"(data.image_size){advice} ({first_line(error)})"

@@ -11,9 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from runner.base.errors import InvalidModelError
-from runner.config.schema.model import CustomConfig, ModelConfig
-from runner.model.architectures import find_head_name, stem_name
+from runner.base.reasons import first_line
+from runner.config.schema.model import CustomConfig, ModelConfig, TimmConfig
+from runner.model.architectures import find_head_names, stem_name
 from runner.model.state_dict import StateDict
+from runner.model.timm_models import in_timms_names
 
 _logger = logging.getLogger("runner")
 
@@ -42,7 +44,7 @@ def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fre
     """
     expected = module.state_dict()
     weights = _without_wrapper_prefixes(weights, expected)
-    tensors = _in_todays_names(weights.tensors, config)
+    tensors = _in_todays_names(module, weights.tensors, config)
     replaced = _replaced_parts(module, tensors, config, fresh_head=fresh_head)
     tensors = {name: value for name, value in tensors.items() if not _is_under(name, replaced)}
     for name, value in expected.items():
@@ -100,10 +102,17 @@ def _wrapper_prefix(names: Iterable[str], expected: Iterable[str]) -> str | None
     return None
 
 
-def _in_todays_names(tensors: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
-    """The tensors under the names of torchvision's present models, without auxiliary heads."""
+def _in_todays_names(module: nn.Module, tensors: Mapping[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """The tensors under the names of the present models of torchvision and timm, without auxiliary heads."""
     if isinstance(config, CustomConfig):
         return dict(tensors)
+    if isinstance(config, TimmConfig):
+        try:
+            return in_timms_names(module, tensors)
+        except Exception as error:  # timm's code expects the tensors of its own files
+            raise InvalidModelError(
+                f"{_shown(config)} does not fit {config.name}: timm can't read it ({first_line(error)})"
+            ) from error
     surplus = _AUXILIARY_HEADS.get(config.name, ())
     return {
         _OLD_DENSENET_NAME.sub(r"\1\2", name): value for name, value in tensors.items() if not name.startswith(surplus)
@@ -114,14 +123,14 @@ def _replaced_parts(
     module: nn.Module, tensors: Mapping[str, Any], config: ModelConfig, *, fresh_head: bool
 ) -> tuple[str, ...]:
     """The parts that keep their random values; logs them."""
-    replaced = []
-    head, stem = find_head_name(module), stem_name(config)
-    if head is not None:
-        if fresh_head or not _fits(head, module, tensors):
-            replaced.append(head)
-            _logger.info("%s: the head (%s) is new and starts from random values", _shown(config), head)
+    replaced: list[str] = []
+    head, stem = find_head_names(module), stem_name(config)
+    if head:
+        if fresh_head or not all(_fits(layer, module, tensors) for layer in head):
+            replaced.extend(head)
+            _logger.info("%s: the head (%s) is new and starts from random values", _shown(config), " and ".join(head))
         else:
-            _logger.info("%s: the head (%s) fits and is kept", _shown(config), head)
+            _logger.info("%s: the head (%s) fits and is kept", _shown(config), " and ".join(head))
     if stem is not None and any(_is_under(name, (stem,)) for name in tensors) and not _fits(stem, module, tensors):
         replaced.append(stem)
         _logger.warning(

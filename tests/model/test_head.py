@@ -7,7 +7,7 @@ from torchvision import models
 
 from runner.base.errors import InvalidModelError
 from runner.model import build_architecture, check_model, head_of
-from runner.model.architectures import find_head_name
+from runner.model.architectures import find_head_names
 
 # The smallest classifier of each of torchvision's modules.
 HEADS = {
@@ -35,7 +35,7 @@ def test_the_head_of_each_family_of_torchvision(name, head, torchvision_model):
     config = torchvision_model(name)
     with torch.device("meta"):
         module = build_architecture(config, 7)
-    assert find_head_name(module) == head
+    assert find_head_names(module) == (head,)
     assert head_of(module, config).weight.shape[0] == 7
 
 
@@ -78,7 +78,7 @@ class Cosine(nn.Module):
     ],
 )
 def test_heads_of_other_peoples_models(children, expected):
-    assert find_head_name(Net(**children)) == expected
+    assert find_head_names(Net(**children)) == (() if expected is None else (expected,))
 
 
 def test_a_head_that_cannot_be_told_is_an_error(custom):

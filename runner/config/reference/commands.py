@@ -24,6 +24,7 @@ EXAMPLES = {
     "dataset import": "dataset import input=photos.zip output=photos",
     "dataset show": "dataset show data=folder data.root=photos output=sheet.png num_images=8",
     "dataset split": "dataset split input=photos output=split fraction=0.8 test_fraction=0.1",
+    "architectures": "architectures pattern='convnext*' source=timm",
     "doctor": "doctor experiment=transfer data.root=photos format=json",
 }
 # Those that save what is done when they are asked to stop, and what continues it.

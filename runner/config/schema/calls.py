@@ -287,6 +287,19 @@ class ReportCall(ConfigSection):
     """The HTML file to write, which must not exist; null means RUN/report.html, which is replaced."""
 
 
+class ArchitecturesCall(ConfigSection):
+    """`python -m runner architectures`."""
+
+    pattern: Annotated[str, Field(min_length=1), AS_TYPED]
+    """Only names like this, with * and ? as in a shell, such as 'convnext*'."""
+    source: Literal["torchvision", "timm", "custom"] | None
+    """Only those of this option of the group `model`; custom: those of installed packages."""
+    limit: Annotated[int, Field(ge=1)]
+    """Show at most this many: the parameters of each are counted, which takes up to a second."""
+    format: Literal["table", "json"]
+    """A table for people, or JSON for programs."""
+
+
 class RunsListCall(ConfigSection):
     """`python -m runner runs list`."""
 
@@ -326,6 +339,7 @@ class RunsRepeatCall(ConfigSection):
 CALLS: dict[str, type[ConfigSection]] = {
     "resume": ResumeCall,
     "doctor": DoctorCall,
+    "architectures": ArchitecturesCall,
     "init": InitCall,
     "validate": ValidateCall,
     "evaluate": EvaluateCall,
@@ -343,7 +357,7 @@ CALLS: dict[str, type[ConfigSection]] = {
 # What these commands do with other keys; the rest of the commands in CALLS apply them to the saved config of a run.
 TAKES_EXPERIMENT = frozenset({"validate", "dataset check", "dataset show", "doctor"})
 TAKES_NOTHING_ELSE = frozenset(
-    {"init", "predict", "report", "runs list", "runs diff", "dataset import", "dataset split"}
+    {"init", "predict", "report", "architectures", "runs list", "runs diff", "dataset import", "dataset split"}
 )
 # Groups and keys of the saved config that these commands may change; others are refused, as the model is trained.
 LAID_OVER: dict[str, tuple[str, ...]] = {

@@ -43,14 +43,15 @@ WEIGHTS_FILE_SUFFIXES = (".safetensors", ".pth", ".pt")
 
 
 def is_weights_file(weights: str) -> bool:
-    """Whether `model.weights` is a file rather than one of torchvision's weights names."""
+    """Whether `model.weights` is a file rather than a name of published weights."""
     return weights.endswith(WEIGHTS_FILE_SUFFIXES) or "/" in weights or "\\" in weights
 
 
 class _Model(ConfigSection):
     weights: Annotated[LocalPath | None, AS_TYPED]
     """Where training starts: null (from scratch), one of torchvision's weights names (IMAGENET1K_V1, DEFAULT or
-    ResNet18_Weights.IMAGENET1K_V1), or a local .safetensors, .pth or .pt file. A pretrained head is replaced."""
+    ResNet18_Weights.IMAGENET1K_V1), with model=timm `pretrained`, or a local .safetensors, .pth or .pt file. A
+    pretrained head is replaced."""
 
 
 class ResNetConfig(_Model):
@@ -88,6 +89,25 @@ class TorchvisionConfig(_Model):
     """The name under which torchvision lists the classifier, such as efficientnet_b0."""
 
 
+class TimmConfig(_Model):
+    """A model of timm (Wightman 2019). Keys that are null are left to the architecture."""
+
+    family: Literal["timm"]
+    """Which kind of model `name` belongs to; set by the option of the group."""
+    name: str
+    """The name under which timm lists the model, with a tag for certain weights: convnext_tiny, resnet50.a1_in1k."""
+    drop_rate: Annotated[float, Field(ge=0, lt=1)] | None
+    """Probability of dropout before the head, where the architecture has it; null: the architecture's own."""
+    drop_path_rate: Annotated[float, Field(ge=0, lt=1)] | None
+    """Probability that an image skips the last residual block, growing over the blocks from 0 (stochastic depth, Huang
+    et al. 2016), where the architecture has it; null: the architecture's own."""
+    global_pool: str | None
+    """How the features of an image become one vector, such as avg, max or token; null: the architecture's own."""
+    img_size: Annotated[int, Field(ge=1)] | None
+    """Side in px of the images that a transformer of a fixed size is built for, such as data.image_size; null: the
+    architecture's own."""
+
+
 class CustomConfig(_Model):
     """The user's own model, offered by an installed package under the entry point group `runner.models`."""
 
@@ -99,4 +119,6 @@ class CustomConfig(_Model):
     """Keyword arguments handed to that function."""
 
 
-ModelConfig = Annotated[ResNetConfig | DenseNetConfig | TorchvisionConfig | CustomConfig, Field(discriminator="family")]
+ModelConfig = Annotated[
+    ResNetConfig | DenseNetConfig | TorchvisionConfig | TimmConfig | CustomConfig, Field(discriminator="family")
+]

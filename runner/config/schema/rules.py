@@ -167,6 +167,11 @@ def _weights_belong_to_the_architecture(values: Values) -> Iterator[Problem]:
     match = re.fullmatch(r"(?:(\w+)_Weights\.)?([A-Z0-9_]+)", weights)
     if family == "custom":
         yield values.problem("model.weights", f"a custom model starts from null or from a file that ends in {suffixes}")
+    elif family == "timm":
+        if weights != "pretrained":
+            yield values.problem(
+                "model.weights", f"with model=timm it is null, pretrained, or a file that ends in {suffixes}"
+            )
     elif match is None:
         yield values.problem(
             "model.weights", f"is neither null, nor a name such as IMAGENET1K_V1, nor a file that ends in {suffixes}"

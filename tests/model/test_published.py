@@ -13,7 +13,8 @@ import torch
 from torchvision.models import ResNet18_Weights
 
 from runner.base.errors import InvalidModelError
-from runner.model.catalogue import cached_path, fetch
+from runner.model.catalogue import cached_path, fetch_url
+from runner.model.published import cached_weights, fetch
 
 WEIGHTS = ResNet18_Weights.IMAGENET1K_V1
 
@@ -34,7 +35,8 @@ def serve(monkeypatch, answer):
 
 
 def test_the_cache_is_torch_hubs(hub_cache):
-    assert cached_path(WEIGHTS) == hub_cache / "resnet18-f37072fd.pth"
+    assert cached_weights(WEIGHTS) is None
+    assert cached_path(WEIGHTS.url) == hub_cache / "resnet18-f37072fd.pth"
 
 
 def test_a_file_in_the_cache_is_taken(hub_cache):
@@ -48,7 +50,7 @@ def test_a_download_lands_in_the_cache(hub_cache, monkeypatch, caplog):
     weights = SimpleNamespace(url=f"https://example.org/models/net-{digest[:8]}.pth", name="TEST_V1")
     serve(monkeypatch, content)
     with caplog.at_level("INFO", logger="runner"):
-        path = fetch(weights)
+        path = fetch_url(weights.url, weights.name)
     assert path.read_bytes() == content
     assert [file.name for file in hub_cache.glob("[!.]*")] == [f"net-{digest[:8]}.pth"]
     assert f"downloading {weights.url} to {path}" in caplog.text
@@ -67,7 +69,9 @@ def test_of_several_processes_one_downloads(hub_cache, monkeypatch):
 
     monkeypatch.setattr(torch.hub, "urlopen", open_url)
     got = []
-    threads = [threading.Thread(target=lambda: got.append(fetch(weights).read_bytes())) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: got.append(fetch_url(weights.url, weights.name).read_bytes())) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     may_answer.set()
