@@ -20,6 +20,7 @@ from tests.composed import compose_jobs
 # Options that can't stand alone.
 NEEDED = {
     "model=torchvision": ("model.name=efficientnet_b0",),
+    "model=timm": ("model.name=convnext_tiny",),
     "model=custom": ("model.name=mine",),
     "data=folder": ("data.root=photos",),
     "data=csv": ("data.train=train.csv",),
@@ -92,7 +93,7 @@ def test_each_option_is_composed_and_valid(argv, reached):
     (job,) = result
     assert job.overrides == tuple(item for item in argv if not item.startswith("hydra/"))
     group, _, option = argv[0].partition("=")
-    if group == "model" and option not in ("torchvision", "custom"):
+    if group == "model" and option not in ("torchvision", "timm", "custom"):
         assert job.config.model.name == option
     if group in ("optimizer", "schedule"):
         assert getattr(job.config, group).name == option

@@ -23,6 +23,7 @@ NO_PATHS = {
     "delimiter",
     "encoding",
     "sha256",
+    "pattern",
 }
 KEYS = sorted(set(keys_as_typed(Config)))
 KEYS_OF_CALLS = [
