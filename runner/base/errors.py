@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.base.safe_text import without_query
+from runner.base.safe_text import without_secrets
 from runner.base.untrusted import printable, shorten_middle
 
 EXIT_DONE = 0
@@ -54,7 +54,7 @@ class Problem:
         if self.has_value:
             # As in YAML: null, true, [1, 2]; a text in quotes, which show its spaces.
             if isinstance(self.value, str):
-                value = repr(without_query(self.value))
+                value = repr(without_secrets(self.value))
             else:
                 value = json.dumps(self.value, ensure_ascii=False, default=str)
             key += f" = {value if len(value) <= _MAX_VALUE else value[: _MAX_VALUE - 1] + '…'}"

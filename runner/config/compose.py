@@ -20,7 +20,7 @@ from runner.config.arguments import SHELL_COMPLETION, CommandLine, read_command_
 from runner.config.config_folder import ambiguous_options, search_path
 from runner.config.hydra_compose import ComposedJob, as_plain, checked_config, compose_values
 from runner.config.hydra_errors import override_behind, to_problem, unforeseen_problem, unknown_option
-from runner.config.interpolation import unresolvable
+from runner.config.interpolation import passwords, unresolvable
 from runner.config.multirun import Multirun, run_hydra_flag
 from runner.config.overrides import choices_of_groups, find_mistake, permissive, with_names
 from runner.config.saved import TypedCommand
@@ -139,7 +139,7 @@ def _read_overrides(line: CommandLine) -> tuple[list[Problem], list[str]]:
 def _check_for_hydra(composed: DictConfig, overrides: Sequence[str]) -> None:
     """Refuse Hydra settings that are not allowed, and interpolations that can't be resolved, before Hydra acts."""
     values = as_plain(composed)
-    problems = [*check_hydra_settings(composed, overrides), *unresolvable(values)]
+    problems = [*check_hydra_settings(composed, overrides), *unresolvable(values), *passwords(values)]
     problems += ambiguous_options(values["hydra"], overrides) if not problems else []
     if problems:
         raise ConfigError(problems)

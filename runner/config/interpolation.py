@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.base.errors import ConfigError, Problem
-from runner.base.safe_text import mask_credentials
+from runner.base.safe_text import mask_credentials, without_secrets
 from runner.config.hydra_words import in_our_words
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
@@ -105,15 +105,17 @@ def passwords(values: Mapping[Any, Any]) -> list[Problem]:
     Args:
         values: nested plain values as they are written.
     """
-    return [
+    found = [
         Problem(
             key=".".join(path),
-            message=f"{mask_credentials(text)} holds a password, which would be saved",
+            message=f"{without_secrets(mask_credentials(text))} holds a password, which would be saved",
             hint="put the address into an environment variable and write '${oc.env:NAME}' for it",
         )
         for path, text in texts(values, ())
         if mask_credentials(text) != text and "${" not in text
     ]
+    # Hydra keeps what was typed a second and third time.
+    return [problem for problem in found if not problem.key.startswith(("hydra.overrides.", "hydra.job."))] or found
 
 
 def interpolated(values: Mapping[Any, Any]) -> list[str]:
@@ -238,6 +240,11 @@ class _Sizes:
             return len(os.environ.get(variable.removeprefix("oc.env:").partition(",")[0], ""))
         if match["plain"]:
             return 256 * len(match[0])  # the most that strftime makes of a format
+        if match["hydra"] and node_at(self.values, ("hydra", *match["hydra"].split("."))) in (None, "???"):
+            # Hydra would make null of it. Where it keeps what was typed, the same stands a second and third time.
+            if path[:2] not in (("hydra", "overrides"), ("hydra", "job")):
+                self._refuse(path, text, f"refers to hydra.{match['hydra']}, which has no value; see --cfg hydra")
+            return 0
         names = (match["name"], match["sweep_dir"], match["output_dir"], match["hydra"] and f"hydra.{match['hydra']}")
         return sum(self._of(target, path, text) for name in names if name and (target := absolute(name, path)))
 

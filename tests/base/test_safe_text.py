@@ -10,14 +10,20 @@ import sys
 
 import pytest
 
-from runner.base.safe_text import csv_lines, escape_formula, mask_credentials, mask_credentials_in, nine_digits
+from runner.base.safe_text import csv_lines, escape_formula, mask_credentials, mask_credentials_in, nine_digits, without_secrets
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("postgresql://anna:s3cret@host:5432/db", "postgresql://***@host:5432/db"),
-        ("can't reach mysql+pymysql://anna:s3:cr@t@host/db now", "can't reach mysql+pymysql://***@t@host/db now"),
+        ("can't reach mysql+pymysql://anna:s3:cr@t@host/db now", "can't reach mysql+pymysql://***@host/db now"),
+        ("https://anna:s3:cr/et@host/x", "https://***@host/x"),
+        ("https://anna:s#3?cr@et@host/x", "https://***@host/x"),
+        ("https://a:b@c/x,https://a:d@e/y", "https://***@c/x,https://***@e/y"),
+        ("https://host:8080/a@b", "https://host:8080/a@b"),
+        ("https://[::1]:80/a@b", "https://[::1]:80/a@b"),
+        ("postgresql://host/db?user=anna&password=s3cret&x=1", "postgresql://host/db?user=anna&password=***&x=1"),
         ("https://token@host/x and http://a:b@c", "https://***@host/x and http://***@c"),
         ("sqlite:////a/b.db", "sqlite:////a/b.db"),
         ("https://host/a@b", "https://host/a@b"),
@@ -27,6 +33,19 @@ from runner.base.safe_text import csv_lines, escape_formula, mask_credentials, m
 )
 def test_user_information_is_masked(text, shown):
     assert mask_credentials(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://anna:s3'c ret@host/x?token=t", "https://***@host/x?***"),
+        ("https://host/x?token=t", "https://host/x?***"),
+        ("https://host:80/x y@z", "https://host:80/x y@z"),
+        ("no address: a@b?c", "no address: a@b?c"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(text, shown):
+    assert without_secrets(text) == shown
 
 
 def test_texts_in_nested_values_are_masked():

@@ -40,6 +40,35 @@ def test_a_typed_password_is_refused_and_not_shown():
     assert passwords({"a": ["${oc.env:X}", "sqlite:///x.db"]}) == []
 
 
+@pytest.mark.parametrize("address", ["anna:{}@host/x", "anna:a/{}@host/x", "host/x?password={}", "anna:a@{}@host?t={}"])
+def test_a_typed_password_is_one_mistake_by_its_own_key(address):
+    with pytest.raises(ConfigError) as caught:
+        compose_one([f"model.weights='https://{address.replace('{}', SECRET)}'"])
+    assert [problem.key for problem in caught.value.problems] == ["model.weights"]
+    assert "holds a password" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_flag_that_shows_the_config_shows_no_password(capfd):
+    with pytest.raises(ConfigError, match="holds a password"):
+        compose_one(["--cfg", "job", f"model.weights=https://anna:{SECRET}@host/x"])
+    assert SECRET not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["nope", "job.nope", "job.num", "job.name.x"])
+def test_a_key_that_hydra_does_not_have_becomes_no_null(name):
+    with pytest.raises(ConfigError) as caught:
+        compose_one([f"data.root=${{hydra:{name}}}"])
+    assert [problem.key for problem in caught.value.problems] == ["data.root"]
+    assert f"refers to hydra.{name}, which has no value" in str(caught.value)
+
+
+def test_a_key_of_hydras_own_is_read():
+    job = compose_one(["output_dir=${hydra:job.name}"])
+    assert job is not None
+    assert job.config.output_dir == "runner"
+
+
 def test_values_of_the_environment_are_used_and_saved_as_they_are_written(tmp_path):
     job = compose_one(["sweep.storage=${oc.env:MY_STORAGE}", "dist.slurm.account=${oc.env:MY_SECRET}"])
     assert job is not None
