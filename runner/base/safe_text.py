@@ -14,9 +14,7 @@ MASK = "***"
 # A password in which / ? # or @ were not written as %2F and so on counts up to the last @, in up to 1,000 characters: a
 # colon that digits and a slash follow begins a port.
 _NAME_AND_COLON = r"[^\s/?#'\"@:\[]*:(?!\d*(?:[/?#\s'\"]|$))"
-_USERINFO = re.compile(
-    rf"(?<=[A-Za-z0-9+.-])://(?:{_NAME_AND_COLON}(?:(?!://)[^\s'\"]){{0,1000}}@|[^\s/?#'\"@]+@)"
-)
+_USERINFO = re.compile(rf"(?<=[A-Za-z0-9+.-])://(?:{_NAME_AND_COLON}(?:(?!://)[^\s'\"]){{0,1000}}@|[^\s/?#'\"@]+@)")
 # The same in a text that is an address as a whole, where quotes and spaces belong to it too.
 _BEFORE_HOST = re.compile(rf"(\s*[A-Za-z][A-Za-z0-9+.-]{{0,40}}://){_NAME_AND_COLON}.*@", re.DOTALL)
 # As database addresses may have it: postgresql://host/db?password=…
@@ -28,7 +26,7 @@ _FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def without_secrets(text: str) -> str:
-    """A text that is an address with its user information, query and fragment (a signature or token) replaced by ***."""
+    """A text that is an address with *** for its user information, query and fragment, which may be a signature."""
     text = _BEFORE_HOST.sub(rf"\1{MASK}@", text, count=1) if _BEFORE_HOST.match(text) else text
     address = _BEFORE_QUERY.match(text)
     return f"{address[0]}?{MASK}" if address else text

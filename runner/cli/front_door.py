@@ -133,7 +133,8 @@ def run(argv: Sequence[str]) -> int:
             from runner.config.config_folder import search_path  # noqa: PLC0415 - imports Hydra
 
             words[1:1] = search_path([Path("conf")])  # Hydra splits the line at spaces, which a full path may have
-        os.environ["COMP_LINE"] = " ".join(words)
+        if any(words):
+            os.environ["COMP_LINE"] = " ".join(words)
     words = [argv[position] for position in _bare_words(argv)]
     if {"--help", "-h"} & set(argv) or words[:1] == ["help"]:
         width = min(shutil.get_terminal_size().columns, _MAX_HELP_COLUMNS)

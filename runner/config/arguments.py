@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from hydra.core.override_parser.types import QuotedString
 
 from runner.base.errors import ConfigError, Problem, UsageError
 from runner.base.reasons import reason_of
+from runner.base.untrusted import printable
 from runner.config import conf_of_working_folder
 from runner.config.hydra_errors import COMMAND_LINE, without_plus
 from runner.config.overrides import parsed_override
@@ -84,7 +86,7 @@ def read_command_line(argv: Sequence[str]) -> CommandLine:
     check_sizes(overrides)
     _check_query(flags, is_multirun=bool(MULTIRUN & set(flags)))
     is_query = SHELL_COMPLETION & set(flags) and any(without_plus(item).startswith("query=") for item in overrides)
-    if is_query and "COMP_LINE" not in os.environ:
+    if is_query and not os.environ.get("COMP_LINE", "").strip():
         raise UsageError("-sc query=SHELL is for shells, which set COMP_LINE; -sc install=bash makes bash call it")
     if {"--resolve", "--package", "-p"} & set(flags) and not {"--cfg", "-c"} & set(flags):
         raise UsageError("--resolve and --package say how --cfg job shows the config; give it too")
@@ -135,6 +137,10 @@ def check_sizes(overrides: Sequence[str]) -> None:
                 f"{_MAX_BRACKETS} nested brackets are allowed"
             )
             raise ConfigError([Problem(key=key, message=message, origin=COMMAND_LINE)])
+        if not override.isascii() and re.search("[\ud800-\udfff]", override):
+            message = f"'{printable(override)}' is no UTF-8 text"
+            hint = "rename files with such names, and set a locale such as LC_ALL=C.UTF-8"
+            raise ConfigError([Problem(key="", message=message, hint=hint, origin=COMMAND_LINE)])
         if "\0" in override:
             raise ConfigError([Problem(key="", message=f"{override!r} has a NUL character in it", origin=COMMAND_LINE)])
 

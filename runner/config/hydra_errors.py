@@ -51,7 +51,7 @@ def to_problem(error: Exception, arguments: Sequence[str]) -> Problem | None:  #
             )
         case ValueError() if str(error).startswith("Config group override"):
             return _invalid_option_name(arguments)
-        case ValueError() if {"-sc", "--shell-completion"} & set(arguments):
+        case ValueError() | RuntimeError() if {"-sc", "--shell-completion"} & set(arguments):
             return _with_own_message(error)
         case UntrustedFileError():
             return Problem(key="", message=str(error))

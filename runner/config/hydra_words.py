@@ -11,6 +11,18 @@ _FUNCTIONS = "choice, range, interval, glob, sort, shuffle, tag, extend_list, in
 _IN_FILE = r"In '(?P<x>[^']*)': \w+ raised while composing config:; "
 _HYDRA = (
     (
+        r"No completion plugin for '(?P<x>.*)' found, available :; .*",
+        "there is no shell {x!r} to complete for; there are bash, fish and zsh, one at a time",
+    ),
+    (
+        r"Expecting one subcommand from .* to be set",
+        "-sc takes one of install=SHELL, uninstall=SHELL and query=SHELL, where SHELL is bash, fish or zsh",
+    ),
+    (
+        r"Error parsing line '(?P<x>.*)'",
+        "COMP_LINE = {x!r} is no command line that begins with `python -m runner` or `runner`; shells set it",
+    ),
+    (
         r"KeyError raised while resolving interpolation: \"Environment variable '(?P<x>.*)' not found\"",
         "the environment variable {x} is not set; set it, or write ${{oc.env:{x},DEFAULT}}",
     ),
@@ -67,6 +79,14 @@ _HYDRA = (
         r"(?:In \S+: )?(?:Unsupported (?:type|item value) in defaults :|Too many keys in default item) .*",
         "an entry of a defaults list can't be read; write one group and the name of its option, such as "
         "`- override /model: resnet50`",
+    ),
+    (
+        r"Error merging override (?P<x>[^=]+)=.*?; Cannot merge DictConfig with ListConfig",
+        "a list stands where a group of keys must be; write {{KEY: VALUE}}",
+    ),
+    (
+        r"Error merging override (?P<x>[^=]+)=.*?; Cannot merge ListConfig with DictConfig",
+        "a group of keys stands where a list must be; write [A,B]",
     ),
     (
         r"Error merging override (?P<x>[^=]+)=.*?; Value '(?P<y>.*)' is not a valid bool \(type \w+\)",

@@ -134,6 +134,13 @@ def _wrong_option_name(override: str, parsed: Override) -> Problem | None:
     key = without_plus(override).partition("=")[0]
     if parsed.is_delete() and parsed.value_type is None:
         return None
+    chosen = parsed.value()
+    if key in GROUPS - {"experiment"} and isinstance(chosen, list):
+        message = "must be one option; of several, the last would be taken"
+        hint = f"a sweep over them is started with -m {key}=A,B"
+        return Problem(
+            key=key, value=_shown_list(chosen), has_value=True, message=message, hint=hint, origin=COMMAND_LINE
+        )
     for name in _names(parsed):
         if isinstance(name, str) and not OPTION_NAME.fullmatch(name):
             return Problem(
@@ -145,6 +152,10 @@ def _wrong_option_name(override: str, parsed: Override) -> Problem | None:
                 origin=COMMAND_LINE,
             )
     return None
+
+
+def _shown_list(values: list[Any]) -> list[str]:
+    return [str(getattr(value, "text", value)) for value in values]
 
 
 def _names(override: Override) -> Iterator[Any]:

@@ -79,12 +79,26 @@ def preflight(
 
 def _mistakes_of_metric(ready: Ready) -> list[RunnerError]:
     """A metric that can't improve; a run that has begun with one goes on."""
-    num_classes, monitor = len(ready.splits.classes), ready.config.trainer.monitor
-    if monitor != "val_top5" or can_miss_top5(num_classes):
+    num_classes, config = len(ready.splits.classes), ready.config
+    if can_miss_top5(num_classes):
         return []
     message = f"is 100% from the start, as the data has {num_classes} classes and five guesses are counted"
-    hint = "use trainer.monitor=val_top1 or trainer.monitor=val_loss"
-    return [ConfigError([Problem(key="trainer.monitor", value=monitor, has_value=True, message=message, hint=hint)])]
+    chosen = {"trainer.monitor": config.trainer.monitor, "sweep.metric": config.sweep.metric}
+    return [
+        ConfigError(
+            [
+                Problem(
+                    key=key,
+                    value=value,
+                    has_value=True,
+                    message=f"val_top5 {message}" if isinstance(value, tuple) else message,
+                    hint=f"use {key}=val_top1 or {key}=val_loss",
+                )
+            ]
+        )
+        for key, value in chosen.items()
+        if value == "val_top5" or (isinstance(value, tuple) and "val_top5" in value)
+    ]
 
 
 def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:

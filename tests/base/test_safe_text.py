@@ -10,7 +10,14 @@ import sys
 
 import pytest
 
-from runner.base.safe_text import csv_lines, escape_formula, mask_credentials, mask_credentials_in, nine_digits, without_secrets
+from runner.base.safe_text import (
+    csv_lines,
+    escape_formula,
+    mask_credentials,
+    mask_credentials_in,
+    nine_digits,
+    without_secrets,
+)
 
 
 @pytest.mark.parametrize(

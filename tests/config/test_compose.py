@@ -98,6 +98,14 @@ REFUSED = [
     (("model.family=densenet",), "model.family", ["is set by the option", "choose it with model=…"]),
     (("~optimizer",), "optimizer", ["this key is missing", "choose an option with optimizer=…"]),
     (("~trainer.epochs",), "trainer.epochs", ["this key is missing"]),
+    (("sweep.space={optimizer.lr:{low:1}}",), "sweep.space.optimizer.lr.kind", ["must be one of 'choice', 'uniform',"]),
+    (("sweep.space={seed:{kind:uniform,low:1,high:0}}",), "sweep.space.seed", ["low = 1 must be less than high = 0"]),
+    (
+        ("sweep.space={seed:{kind:uniform,low:1,high:2,hih:2}}",),
+        "sweep.space.seed.hih",
+        ["did you mean sweep.space.seed.high"],
+    ),
+    (("data.train_transforms=[{size:3}]",), "data.train_transforms.0.name", ["must be one of 'resize', "]),
     # Values that must be given.
     (("model=torchvision",), "model.name", ["needs a value: model.name=…"]),
     (("model.weights=???",), "model.weights", ["needs a value: model.weights=…"]),

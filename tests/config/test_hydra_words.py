@@ -39,6 +39,9 @@ TYPED = [
     ("data.root=${nope}", "${nope} names a key that is not there"),
     ("data.root=${.nope}", "refers to a neighbour by a leading dot, which works in files only"),
     ("hydra.job.chdir=maybe", "'maybe' must be true or false"),
+    ("sweep.space=[1]", "a list stands where a group of keys must be; write {KEY: VALUE}"),
+    ("model=[resnet18,resnet50]", 'model = ["resnet18", "resnet50"]: must be one option; of several, the last'),
+    ("optimizer=['sgd',\"adamw\"]", 'optimizer = ["sgd", "adamw"]: must be one option'),
 ]
 FILES = [
     ("hydra:\n  run: 3\n", "one of Hydra's own groups of keys is set to the value 3"),

@@ -98,6 +98,13 @@ def test_top5_is_no_metric_to_choose_by_where_five_guesses_cannot_miss(tiny):
     preflight(runner.load_config(tiny("trainer.monitor=val_top5", "data.num_classes=6")))
 
 
+@pytest.mark.parametrize(("metric", "said"), [("val_top5", "is 100%"), ("[val_loss,val_top5]", "val_top5 is 100%")])
+def test_nor_does_a_sweep_search_by_it(tiny, metric, said):
+    with pytest.raises(ConfigError, match=rf"sweep\.metric = .*: {said} from the start.*use sweep\.metric=val_top1"):
+        preflight(runner.load_config(tiny(f"sweep.metric={metric}", "data.num_classes=5")))
+    preflight(runner.load_config(tiny(f"sweep.metric={metric}", "data.num_classes=6")))
+
+
 def test_a_run_that_has_begun_with_it_goes_on(tiny, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last").write_text("0001-00000001")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE
@@ -21,5 +22,6 @@ def run(argv: list[str]) -> int:
     from runner.tools.init.project import write_project  # noqa: PLC0415 - not needed to report a mistake in the call
 
     lines = write_project(call)
-    show("\n".join([*lines, f"train it: cd {shlex.quote(call.output)} && python -m runner experiment=first"]))
+    change = "" if Path(call.output).resolve() == Path.cwd() else f"cd {shlex.quote(call.output)} && "
+    show("\n".join([*lines, f"train it: {change}python -m runner experiment=first"]))
     return EXIT_DONE

@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,7 +18,7 @@ from runner.config.schema.rules import find_conflicts
 
 MISSING = "???"
 # The keys that may name the variant of a section, in this order.
-_TAGS = ("family", "source", "name")
+_TAGS = ("family", "source", "name", "kind")
 
 # Messages for pydantic's types of error.
 _SENTENCES = {
@@ -50,7 +50,7 @@ _SENTENCES = {
     "model_attributes_type": "must be a group of keys",
     "dict_type": "must be a group of keys",
     "union_tag_invalid": "must be one of {expected_tags}",
-    "union_tag_not_found": "this key is missing",
+    "union_tag_not_found": "this key is missing; it must be one of {tags}",
 }
 
 
@@ -131,6 +131,14 @@ def _section_at(
     parts: Sequence[str], values: Mapping[str, Any], root: type[BaseModel] = Config
 ) -> type[BaseModel] | None:
     """The section class at a key; data.train_transforms.2 is that of the third transform."""
+    variants, node = _variants_at(parts, values, root)
+    return _chosen(variants, node)
+
+
+def _variants_at(
+    parts: Sequence[str], values: Mapping[str, Any], root: type[BaseModel]
+) -> tuple[list[type[BaseModel]], Any]:
+    """The section classes that a key may have, and its value; no classes where no section can be."""
     section: type[BaseModel] | None = root
     annotation: Any = root
     node: Any = values
@@ -139,10 +147,12 @@ def _section_at(
             annotation, node = get_args(annotation)[0], node[int(part)]
         elif section is not None and part in section.model_fields and isinstance(node, Mapping):
             annotation, node = section.model_fields[part].annotation, node.get(part)
+        elif get_origin(annotation) is dict and isinstance(node, Mapping):
+            annotation, node = get_args(annotation)[1], node.get(part)
         else:
-            return None
+            return [], None
         section = _chosen(variants_of(annotation), node)
-    return section
+    return variants_of(annotation), node
 
 
 def _without_values(node: object, key: str = "") -> Iterator[Problem]:
@@ -227,7 +237,9 @@ def _to_problem(detail: Any, values: Mapping[str, Any], root: type[BaseModel]) -
         return Problem(key=key, message="this key is missing", hint=_choose_option(key))
     if kind in ("union_tag_invalid", "union_tag_not_found") and isinstance(received, Mapping):
         tag = str(context.get("discriminator", "")).strip("'")
-        key, received = f"{key}.{tag}", received.get(tag)
+        variants, _ = _variants_at(parts, values, root)
+        tags = [name for variant in variants for name in get_args(variant.model_fields[tag].annotation)]
+        key, received, context = f"{key}.{tag}", received.get(tag), {**context, "tags": ", ".join(map(repr, tags))}
     message = sentence_of({"type": kind, "ctx": context, "msg": detail["msg"], "input": detail.get("input")})
     hint = (_choose_option(key) if kind.startswith("union_tag") else None) or _close_to(received, context)
     return Problem(key=key, value=received, has_value=kind != "union_tag_not_found", message=message, hint=hint)
@@ -266,7 +278,7 @@ def _key_parts(location: tuple[int | str, ...], values: Mapping[str, Any]) -> li
     node: Any = values
     for part in location:
         if isinstance(node, Mapping):
-            is_member = part not in node and part in (node.get("family"), node.get("source"), node.get("name"))
+            is_member = part not in node and part in [node.get(tag) for tag in _TAGS]
         else:
             is_member = isinstance(part, str)
         if is_member:

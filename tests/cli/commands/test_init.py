@@ -26,6 +26,12 @@ def test_a_project_in_one_call(tmp_path, capsys):
     assert f"cd '{tmp_path / 'my ants'}' && python -m runner experiment=first" in " ".join(told.split())
 
 
+def test_nobody_is_sent_to_where_they_are(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert init.run(["output=."]) == 0
+    assert "train it: python -m runner experiment=first" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("argv", "error", "told"),
     [
