@@ -75,7 +75,7 @@ def lock_file(file: IO[bytes], operation: int, path: Path) -> None:
         if error.errno not in _NO_LOCKS:
             raise
         raise OutputError(
-            f"{path} lies on a file system without locks ({error.strerror}), by which a live process is told from a "
+            f"{path} lies on a file system without locks ({reason_of(error)}), by which a live process is told from a "
             "dead one; mount it with them (Lustre: -o flock; NFS 3: rpc.statd runs on both sides), or choose a folder "
             "elsewhere"
         ) from error

@@ -131,6 +131,6 @@ def typed_path(text: str, key: str) -> Path:
         path.resolve()
         path.exists()  # raises where a name is too long
     except (RuntimeError, ValueError, OSError) as error:  # ~user without such a user; a NUL character
-        problem = f"is no path: {error}"
+        problem = f"is no path: {reason_of(error)}"
         raise ConfigError([Problem(key=key, value=printable(text), has_value=True, message=problem)]) from error
     return path

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from runner.base.errors import DeviceError
 from runner.base.keyed_random import random_words
+from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.config.schema.data import FingerprintExtent
 from runner.data.images.decode import FAULTS_OF_THE_MACHINE
@@ -200,7 +201,7 @@ def _hash(source: ImageSource, image: int, most_bytes: int | None = None) -> byt
 
 def _raise_fault_of_the_machine(path: str, error: OSError) -> None:
     if error.errno in FAULTS_OF_THE_MACHINE:
-        raise DeviceError(f"{printable_path(path)}: can't be read at this moment: {error.strerror}") from error
+        raise DeviceError(f"{printable_path(path)}: can't be read at this moment: {reason_of(error)}") from error
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -96,7 +96,10 @@ def _host_and_port(url: str) -> tuple[str, int]:
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
         if missing:
             raise ValueError(f"the environment variable {missing[0]} is not set")
-        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        port = os.environ["MASTER_PORT"].strip()
+        if not (port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 2**16):
+            raise ValueError("the environment variable MASTER_PORT must be a port from 1 to 65535")
+        return os.environ["MASTER_ADDR"], int(port)
     parts = urlsplit(url)
     if parts.scheme != "tcp" or parts.hostname is None or parts.port is None:
         raise ValueError("it is no tcp://host:port")

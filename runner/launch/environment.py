@@ -37,14 +37,36 @@ class AdoptedRank:
 
 
 def adopted_rank(environ: Mapping[str, str] = os.environ) -> AdoptedRank | None:
-    """The rank that the environment gives; None where the user started this process alone."""
+    """The rank that the environment gives; None where the user started this process alone.
+
+    Raises:
+        LaunchError: a variable is no number, or there are fewer processes than the rank says.
+    """
     places = (read(environ) for read in (_torchrun, _azure, _open_mpi, _slurm_step, _pmi))
-    return next((place for place in places if place is not None), None)
+    place = next((place for place in places if place is not None), None)
+    if place is not None and place.world_size is not None and place.rank >= place.world_size:
+        raise LaunchError(
+            f"{place.starter}: rank {place.rank} of {place.world_size} processes; ranks go from 0 to their number less "
+            "one; does another job's environment linger in this shell?"
+        )
+    return place
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
-    """The value of the first of these variables that is a number."""
-    return next((int(environ[name]) for name in names if environ.get(name, "").strip().isdecimal()), None)
+    """The value of the first of these variables that is set.
+
+    Raises:
+        LaunchError: it is no number.
+    """
+    name = next((name for name in names if environ.get(name, "").strip()), None)
+    if name is None:
+        return None
+    if not re.fullmatch(r"\s*\d{1,9}\s*", environ[name], re.ASCII):
+        raise LaunchError(
+            f"the environment variable {name} = {environ[name]!r} must be a number from 0, as torchrun, srun or mpirun "
+            f"set it; to train alone, remove it: unset {name}"
+        )
+    return int(environ[name])
 
 
 def _torchrun(environ: Mapping[str, str]) -> AdoptedRank | None:

@@ -39,6 +39,14 @@ def test_a_file_is_a_store(tmp_path):
     assert store.get("key") == b"value"
 
 
+@pytest.mark.parametrize("port", ["x", "0", "99999", "-1", "9" * 5_000])
+def test_a_port_that_is_none_is_an_error(monkeypatch, port):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(ValueError, match="MASTER_PORT must be a port from 1 to 65535"):
+        open_store("env://", 0, 1, 30)
+
+
 @pytest.mark.parametrize(("url", "message"), [("env://", "MASTER_ADDR is not set"), ("http://x:1", "no tcp://")])
 def test_a_url_without_an_address_is_an_error(url, message, monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)

@@ -29,6 +29,20 @@ def test_each_starter_says_rank_and_world(environ):
     assert (place.rank, place.world_size, place.local_rank) == (3, 4, 1)
 
 
+@pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, SLURM, PMI])
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", "9" * 5_000])
+def test_a_rank_that_is_no_number_does_not_train_alone(environ, value):
+    name = next(name for name in environ if name.endswith(("RANK", "PROCID")))
+    with pytest.raises(LaunchError, match=f"variable {name} = .* must be a number from 0, .*unset {name}"):
+        adopted_rank(environ | {name: value})
+
+
+@pytest.mark.parametrize("size", ["0", "3"])
+def test_a_rank_is_one_of_the_processes(size):
+    with pytest.raises(LaunchError, match=f"RANK.*: rank 3 of {size} processes; ranks go from 0"):
+        adopted_rank(TORCHRUN | {"WORLD_SIZE": size})
+
+
 def test_nobody_else_has_started_this_process():
     assert adopted_rank({"PATH": "/bin", "HOME": "/"}) is None
 

@@ -33,6 +33,7 @@ from safetensors.numpy import save
 
 from runner.base.errors import InvalidDatasetError, OutputError
 from runner.base.files import locked, write_atomic
+from runner.base.reasons import reason_of
 from runner.base.untrusted import open_regular, parse_json
 from runner.data.sources.index import BROKEN_LINK, FolderIndex, LeftOut, Scan, scan, stamp_of
 
@@ -111,7 +112,10 @@ def _scanned(folder: str, key: str, file: Path) -> tuple[FolderIndex, str | None
     try:
         _write(file, found)
     except (OSError, OutputError) as error:
-        return found.index, f"{key}: the list of files can't be cached and is made anew at each start: {error}"
+        return (
+            found.index,
+            f"{key}: the list of files can't be cached and is made anew at each start: {reason_of(error)}",
+        )
     _remove_forgotten(file.parent)
     return _read_valid(file, folder) or found.index, None
 

@@ -14,6 +14,7 @@ from threading import Lock
 
 import numpy as np
 
+from runner.base.reasons import reason_of
 from runner.data.cache.cache_policy import (
     MemoryBudgetError,
     choose_cache_folder,
@@ -211,7 +212,7 @@ def cache_pixels(
         file = folder / f"runner-{name}-{machine}.pixels"
         cache = PixelCache(file, len(source), needed, is_modest=not is_asked_for)
     except OSError as error:
-        raise MemoryBudgetError(f"{file}: {error.strerror}") from error
+        raise MemoryBudgetError(f"{file}: {reason_of(error)}") from error
     finally:
         try:
             wait_for_all()

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from runner.base.errors import DeviceError, InvalidDatasetError
+from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.config.schema.data import MOST_PIXELS
 from runner.data.images import jpeg
@@ -179,7 +180,7 @@ def _named_errors(path: str) -> Iterator[None]:
     # Pillow's decoders raise nearly anything for damaged files, from OSError and SyntaxError to struct.error.
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FAULTS_OF_THE_MACHINE:
-            raise DeviceError(f"{printable_path(path)}: can't be read at this moment: {error.strerror}") from error
+            raise DeviceError(f"{printable_path(path)}: can't be read at this moment: {reason_of(error)}") from error
         raise InvalidDatasetError(f"{printable_path(path)}: {_reason(error, path)}") from error
 
 
@@ -272,6 +273,6 @@ def _reason(error: Exception, path: str) -> str:
         case Image.DecompressionBombError():
             return f"too many pixels: {error}"
         case OSError() if error.errno is not None:
-            return f"can't be opened: {error.strerror}"
+            return f"can't be opened: {reason_of(error)}"
         case _:
             return f"the image is damaged or of an unknown kind: {error or type(error).__name__}"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from runner.base.errors import InvalidDatasetError
 from runner.base.reasons import reason_of
+from runner.base.reasons.damage import csv_mistake
 from runner.base.untrusted import UntrustedFileError, read_bytes
 from runner.base.user_paths import refuse_listed_address
 from runner.config.schema.data import DataConfig
@@ -108,7 +109,7 @@ def read_exclude(file: str) -> dict[str, int]:
                 refuse_listed_address(path, line)
                 entries.setdefault(path, line)
     except csv.Error as error:
-        raise InvalidDatasetError(f"data.exclude = {file}: this is no CSV: {error}") from error
+        raise InvalidDatasetError(f"data.exclude = {file}: this is no CSV: {csv_mistake(error)}") from error
     except ValueError as error:
         raise InvalidDatasetError(f"data.exclude = {file}: {error}") from error
     return entries

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
+from runner.base.reasons import reason_of
 from runner.base.untrusted import printable
 from runner.base.user_paths import typed_path
 from runner.config.schema.data import DataConfig, DigitsData, FolderData, SyntheticData, TorchvisionData
@@ -110,7 +111,7 @@ def _full(path: str | Path) -> Path:
         expanded = Path(path).expanduser()
         expanded.exists()  # raises where a name is too long
     except OSError as error:
-        raise InvalidDatasetError(f"{printable(str(path))[:200]}: this is no path: {error.strerror}") from error
+        raise InvalidDatasetError(f"{printable(str(path))[:200]}: this is no path: {reason_of(error)}") from error
     except RuntimeError as error:
         raise InvalidDatasetError(f"{path}: {error}; write the full path instead of ~") from error
     return Path(os.path.abspath(expanded))  # noqa: PTH100 - resolve() would replace links by what they point to

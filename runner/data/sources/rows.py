@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from runner.base.reasons.damage import csv_mistake
 from runner.base.untrusted import open_regular, printable
 from runner.base.user_paths import refuse_listed_address
 from runner.data.sources.index import is_image_name, name_list, printable_path
@@ -103,7 +104,7 @@ def rows_of(file: Path, columns: Columns, *, delimiter: str, encoding: str = "ut
                 if values:  # else an empty line
                     yield _row(reader.line_num, values, header, places)
         except csv.Error as error:
-            raise ListMistake(f"line {reader.line_num}: this is no CSV: {error}") from error
+            raise ListMistake(f"line {reader.line_num}: this is no CSV: {csv_mistake(error)}") from error
 
 
 def _lines(text: io.TextIOWrapper) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any, Literal, assert_never
 
 from runner.base.errors import ConfigError, InvalidDatasetError, NotLabeledDatasetError, Problem
 from runner.base.reasons import reason_of
+from runner.base.reasons.syntax import json_mistake
 from runner.base.untrusted import UntrustedFileError, read_bytes
 from runner.base.user_paths import refuse_address
 from runner.data.sources.index import is_image_name, printable_path
@@ -93,8 +94,12 @@ def _loaded(file: Path) -> Mapping[str, Any]:
         raise InvalidDatasetError(f"input = {file}: can't be read: {reason_of(error)}") from error
     except UntrustedFileError as error:
         raise InvalidDatasetError(f"input: {error}") from error
+    except json.JSONDecodeError as error:
+        raise InvalidDatasetError(f"input = {file}{json_mistake(error)}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidDatasetError(f"input = {file}: this is no UTF-8 text (at byte {error.start + 1})") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidDatasetError(f"input = {file}: this is no JSON: {error}") from error
+        raise InvalidDatasetError(f"input = {file}: this is no JSON that is read: {error}") from error
     if not isinstance(tree, dict) or "images" not in tree:
         raise InvalidDatasetError(f"input = {file}: this JSON is not in COCO's format: it has no list `images`")
     if not tree.get("annotations"):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runner.base.errors import InvalidDatasetError
+from runner.base.reasons.damage import archive_mistake
 from runner.data.sources.index import printable_path
 
 CHUNK_BYTES = 1 << 20
@@ -133,7 +134,7 @@ def _damaged(path: Path, error: Exception) -> InvalidDatasetError:
             f"input = {path}: a file name can't be read as text ({error}); say how names are encoded, such as "
             "encoding=cp437 or encoding=gbk"
         )
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    reason = archive_mistake(error)
     # A damaged archive may make the library seek to an invalid position (EINVAL); other numbers are I/O errors.
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
         return InvalidDatasetError(f"input = {path}: the archive can't be read: {reason}")

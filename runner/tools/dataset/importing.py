@@ -13,6 +13,7 @@ from typing import Any
 from runner.base.console import tracked
 from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError, OutputError
 from runner.base.files import named_write_errors, sha256_of, write_json
+from runner.base.reasons import reason_of
 from runner.base.stop import StopRequest
 from runner.base.user_paths import scheme_of
 from runner.config.schema.calls import DatasetImportCall
@@ -80,7 +81,7 @@ def _checked_sha256(call: DatasetImportCall, path: Path) -> str | None:
     try:
         sha256 = sha256_of(path)
     except OSError as error:
-        raise InvalidDatasetError(f"input = {path}: can't be read: {error.strerror}") from error
+        raise InvalidDatasetError(f"input = {path}: can't be read: {reason_of(error)}") from error
     if sha256 != call.sha256:
         raise InvalidDatasetError(f"input = {path}: its SHA-256 is {sha256}, not {call.sha256} as sha256 says")
     return sha256

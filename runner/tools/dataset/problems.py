@@ -16,6 +16,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from runner.base.errors import InvalidDatasetError
+from runner.base.reasons import reason_of
 from runner.data.source import FolderSource, ImageSource, Subset
 from runner.data.sources.index import path_text, printable_path
 
@@ -240,7 +241,7 @@ class ImageInspector:
             mode, is_rotated = _header(path)
             return ImageFacts(None, _digest(path), width, height, mode, is_rotated)
         except OSError as error:
-            reason = f"can't be opened: {error.strerror or error}"
+            reason = f"can't be opened: {reason_of(error)}"
             return ImageFacts(reason, bytes(DIGEST_BYTES), 0, 0, "", is_rotated=False)
 
 

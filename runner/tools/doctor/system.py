@@ -15,6 +15,7 @@ from joblib import cpu_count  # type: ignore[import-untyped]
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from runner.base.errors import DeviceError, LaunchError, OutputError
+from runner.base.reasons import reason_of
 from runner.base.stop import run_with_timeout
 from runner.config.schema.data import DataConfig
 from runner.config.schema.dist import DistConfig
@@ -149,8 +150,8 @@ def check_rendezvous(dist: DistConfig) -> Finding:
         addresses = sorted({str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except socket.gaierror as error:
         refusal = LaunchError(
-            f"dist.rendezvous: the host {host!r} does not resolve on {socket.gethostname()} ({error.strerror}); give a "
-            "name that all machines know, or an address"
+            f"dist.rendezvous: the host {host!r} does not resolve on {socket.gethostname()} ({reason_of(error)}); "
+            "give a name that all machines know, or an address"
         )
         return Finding(topic="rendezvous", found=str(refusal), error=refusal)
     values = {"host": host, "port": port, "addresses": addresses}
@@ -181,7 +182,7 @@ def _elsewhere(host: str, port: int, address: str) -> Finding:
         found = f"{host} ({address}) can be reached; no run waits at port {port} yet"
         return Finding(topic="rendezvous", found=found, advice=(f"start the same command on {host} too",))
     except OSError as failure:
-        found = f"{host} ({address}) does not answer at port {port}: {failure.strerror or failure}"
+        found = f"{host} ({address}) does not answer at port {port}: {reason_of(failure)}"
         advice = f"is {host} up, and do firewalls between the machines leave port {port} and those above 32768 open?"
         return Finding(topic="rendezvous", found=found, advice=(advice,))
     if _is_store(host, port):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.base.errors import InvalidDatasetError
+from runner.base.reasons import reason_of
 from runner.config.compose import compose_one
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
@@ -96,7 +97,7 @@ def _has_folders(folder: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise InvalidDatasetError(f"init.data: {folder} can't be read: {error.strerror}") from error
+        raise InvalidDatasetError(f"init.data: {folder} can't be read: {reason_of(error)}") from error
 
 
 def _shorter_sides(source: ImageSource) -> tuple[tuple[int, ...], int]:

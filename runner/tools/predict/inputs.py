@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.errors import InvalidDatasetError
+from runner.base.reasons.damage import csv_mistake
 from runner.base.untrusted import UntrustedFileError, read_bytes
 from runner.base.user_paths import refuse_address, typed_path
 from runner.data.sources.index import IMAGE_EXTENSIONS, path_text, scan_images
@@ -137,4 +138,4 @@ def _rows(file: Path) -> Iterator[tuple[str, str | None]]:
                 raise InvalidDatasetError(f"input = {file}, line {reader.line_num}: too few columns")
             yield row["path"], row.get("label")
     except csv.Error as error:
-        raise InvalidDatasetError(f"input = {file}: can't be read as CSV: {error}") from error
+        raise InvalidDatasetError(f"input = {file}: can't be read as CSV: {csv_mistake(error)}") from error

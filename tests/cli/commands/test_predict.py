@@ -116,7 +116,7 @@ def test_a_list_may_name_what_is_not_there(trained, photos, tmp_path):
     assert (first["label"], first["Scored Labels"], first["error"]) == (
         "wasp",
         None,
-        "can't be opened: No such file or directory",
+        "can't be opened: there is no such file or folder",
     )
     assert (second["label"], second["error"]) == (None, None)
 

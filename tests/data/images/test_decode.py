@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from runner.base.errors import DeviceError, InvalidDatasetError
+from runner.base.reasons import reason_of
 from runner.data.images.decode import bytes_once_decoded, decode_image, to_rgb
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
@@ -327,7 +329,9 @@ def test_faults_of_the_machine_are_no_property_of_the_image(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("runner.data.images.decode.open_regular", fail)
-    with pytest.raises(kind, match=f"{tmp_path}/x.png: can't be .*{os.strerror(number)}"):
+    with pytest.raises(
+        kind, match=f"{tmp_path}/x.png: can't be .*{re.escape(reason_of(OSError(number, os.strerror(number))))}"
+    ):
         decode_image(str(tmp_path / "x.png"))
 
 
@@ -362,7 +366,7 @@ def broken_png(path: Path) -> None:
         (lambda path: path.mkdir(), "this is not a regular file"),
         (os.mkfifo, "this is not a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "this is not a regular file"),
-        (lambda path: None, "can't be opened: No such file or directory"),
+        (lambda path: None, "can't be opened: there is no such file or folder"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, write: Callable[[Path], object], reason: str) -> None:

@@ -71,7 +71,7 @@ def test_a_nul_is_no_part_of_a_path(data_config: Make, key: str) -> None:
 
 
 def test_a_root_of_a_name_that_is_too_long(data_config: Make) -> None:
-    with pytest.raises(InvalidDatasetError, match="this is no path: File name too long"):
+    with pytest.raises(InvalidDatasetError, match="this is no path: this path is too long for its file system"):
         resolve_paths(data_config("folder", root="/" + "x" * 5000))
 
 

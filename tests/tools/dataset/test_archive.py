@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import stat
 import struct
 import tarfile
@@ -234,10 +235,10 @@ def test_a_method_of_compression_that_nobody_knows(tmp_path):
 
 def test_a_disk_that_fails_is_not_taken_for_a_damaged_archive(tmp_path, monkeypatch):
     def fail(*_, **__):
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     archive = make_zip(tmp_path / "a.zip", {"a/1.jpg": b"x"})
     monkeypatch.setattr(zipfile.ZipFile, "__init__", fail)
     told = refusal_of(list_zip, archive, "utf-8", LIMITS)
-    assert "can't be read: Input/output error" in told
+    assert "can't be read: the disk or the network drive reports an error" in told
     assert "damaged" not in told

@@ -15,6 +15,7 @@ from typing import IO
 from urllib.parse import quote, unquote, urlsplit
 
 from runner.base.errors import DownloadError
+from runner.base.reasons import reason_of
 from runner.base.untrusted import printable
 
 TIMEOUT_SECONDS = 30.0
@@ -156,8 +157,6 @@ def _reason_text(reason: object) -> str:
         case TimeoutError():
             return f"the server did not answer within {TIMEOUT_SECONDS:g} seconds; try again later"
         case OSError():
-            return (
-                f"the server can't be reached ({reason.strerror or reason}); is the address right, and the network up?"
-            )
+            return f"the server can't be reached ({reason_of(reason)}); is the address right, and the network up?"
         case _:
             return f"the answer can't be understood ({type(reason).__name__}); is the address right?"

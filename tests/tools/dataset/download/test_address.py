@@ -88,7 +88,7 @@ def test_nobody_listens(imported):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        with pytest.raises(DownloadError, match=r"can't be reached .*Connection refused"):
+        with pytest.raises(DownloadError, match=r"can't be reached .*nothing listens there"):
             imported(f"https://127.0.0.1:{port}/x.zip")
 
 
@@ -97,7 +97,7 @@ def test_no_such_host(imported, monkeypatch):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(DownloadError, match=r"can't be reached \(Name or service not known\); is the address right"):
+    with pytest.raises(DownloadError, match=r"can't be reached \(this host name is not known here"):
         imported("https://nosuch.invalid/x.zip")
 
 
