@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from torch import nn
+from torchvision.models import WeightsEnum
 
 from runner.config.schema.model import ModelConfig
 from runner.model.architectures import build_architecture
@@ -14,6 +15,7 @@ from runner.model.catalogue import WeightsPreprocessing
 from runner.model.fit import load_into
 from runner.model.published import fetch, named_weights, weights_preprocessing
 from runner.model.state_dict import read_weights_file
+from runner.model.timm_models import warn_of_other_crops
 
 StartingWeights = Literal["download", "local", "none"]
 
@@ -48,6 +50,8 @@ def build_model(config: ModelConfig, num_classes: int, weights: StartingWeights 
     if weights != "none" and named is not None:
         path = fetch(named, may_download=weights == "download")
         load_into(module, read_weights_file(path), config, fresh_head=True)
+        if not isinstance(named, WeightsEnum):
+            warn_of_other_crops(named)
     elif weights != "none" and config.weights is not None:
         load_into(module, read_weights_file(Path(config.weights)), config, fresh_head=False)
     return BuiltModel(module=module, preprocessing=weights_preprocessing(config))

@@ -127,6 +127,17 @@ def timm_preprocessing(weights: PretrainedCfg) -> WeightsPreprocessing:
     )
 
 
+def warn_of_other_crops(weights: PretrainedCfg) -> None:
+    """Warn of weights that timm evaluates with whole images, squashed to a square or padded, where this crops them."""
+    if weights.crop_mode != "center":
+        _logger.warning(
+            "model.weights = %r: timm evaluates them with the whole image (crop_mode=%s); here the shorter side is "
+            "resized and the centre is cut, so scores of images that are not square can differ from the published",
+            PRETRAINED,
+            weights.crop_mode,
+        )
+
+
 def cached_timm_weights(weights: PretrainedCfg) -> Path | None:
     """The file of these weights in the cache of the Hub or of torch.hub, if it is there."""
     if not weights.hf_hub_id:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pickle
 import sys
@@ -54,6 +55,7 @@ def put_into(hub: Path, repository: str, tensors: dict[str, torch.Tensor]) -> No
         ("tset_vit", "did you mean test_vit"),
         ("ResNet50", "did you mean resnet50"),
         ("hf-hub:timm/resnet50.a1_in1k", "timm has no such model"),
+        ("hf_hub:timm/resnet50.a1_in1k", "timm has no such model"),
         ("local-dir:/tmp", "timm has no such model"),
         ("resnet50.no_such_tag", "no weights 'no_such_tag' of resnet50; it has a1_in1k"),
         ("../../etc/passwd", "timm has no such model"),
@@ -118,6 +120,15 @@ def test_pretrained_weights_come_from_the_cache_of_the_hub(hub):
     assert built.preprocessing == WeightsPreprocessing(
         resize_size=168, crop_size=160, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bicubic"
     )
+
+
+@pytest.mark.parametrize(("crop_mode", "warns"), [("center", False), ("squash", True), ("border", True)])
+def test_weights_that_timm_evaluates_with_whole_images_are_warned_of(hub, monkeypatch, caplog, crop_mode, warns):
+    published = dataclasses.replace(timm.get_pretrained_cfg("test_vit"), crop_mode=crop_mode)
+    monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: published)
+    put_into(hub, "timm/test_vit.r160_in1k", timm.create_model("test_vit").state_dict())
+    build_model(config(weights="pretrained"), 5, "local")
+    assert (f"crop_mode={crop_mode}" in caplog.text) is warns
 
 
 @pytest.mark.parametrize(
