@@ -58,7 +58,7 @@ def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     model = torchvision.models.resnet50().to(memory_format=torch.channels_last)
     config = SGDConfig(name="sgd", lr=0.01, lr_scaling="none", momentum=0.9, nesterov=True, weight_decay=1e-4,
-                       decay_norm_and_bias=True)  # fmt: skip
+                       decay_norm_and_bias=True, groups=(), layer_decay=None)  # fmt: skip
     optimizer = build_optimizer(config, model)
     images = torch.randn(4, 3, 128, 128).contiguous(memory_format=torch.channels_last)
 

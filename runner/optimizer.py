@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import fnmatch
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 import torch
 from torch import nn
 
-from runner.base.errors import CheckpointError
-from runner.config.schema.optimizer import AdamWConfig, OptimizerConfig, SGDConfig
+from runner.base.errors import CheckpointError, ConfigError, Problem
+from runner.config.schema.optimizer import AdamWConfig, GroupRule, OptimizerConfig, SGDConfig
 
 # The state entries of a parameter after its first step.
 _ENTRIES = {
@@ -18,6 +21,7 @@ _ENTRIES = {
 }
 # Devices on which torch has a fused step; elsewhere torch chooses the implementation.
 _FUSED_DEVICES = frozenset({"cpu", "cuda"})
+_NUM_NEAR = 3
 
 
 def peak_learning_rate(config: OptimizerConfig, world_size: int) -> float:
@@ -25,40 +29,162 @@ def peak_learning_rate(config: OptimizerConfig, world_size: int) -> float:
     return config.lr * world_size if config.lr_scaling == "linear" else config.lr
 
 
-def build_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:
+@dataclass(frozen=True, kw_only=True)
+class ParameterGroup:
+    """Parameters with the same learning rate and weight decay, by the same rule."""
+
+    rule: str
+    """What puts parameters into this group, in words."""
+    names: tuple[str, ...]
+    """Of the parameters, in the model's order."""
+    lr_multiplier: float
+    """Factor on the learning rate of the schedule."""
+    weight_decay: float
+
+
+def group_parameters_of(
+    config: OptimizerConfig,
+    module: nn.Module,
+    *,
+    head: Collection[str] = (),
+    layers: Mapping[str, int] | None = None,
+) -> list[ParameterGroup]:
+    """The groups of parameters, by the rules of optimizer.groups and optimizer.layer_decay.
+
+    The first rule that matches a parameter applies to it, as in big_vision's `lr_mults`. A layer's rate is that of
+    timm.optim.param_groups_layer_decay: layer_decay to the power of the number of layers after it.
+
+    Args:
+        config: the group `optimizer`.
+        module: only names and shapes of its parameters are read.
+        head: names of the head's parameters; needed where a rule says head or backbone.
+        layers: layer of each parameter by name, the largest for the head; needed with optimizer.layer_decay.
+
+    Returns:
+        The groups, none of them empty. Without rules or layers: first the parameters of more than one dimension, then
+        the others (biases, normalisation), which have no weight decay unless optimizer.decay_norm_and_bias is set.
+
+    Raises:
+        ConfigError: with each rule that matches nothing, or nothing that an earlier rule has not matched.
+    """
+    parameters = dict(module.named_parameters())
+    matches = [_matched(rule, parameters, head) for rule in config.groups]
+    _check_rules(config, matches, list(parameters))
+    found: dict[tuple[int, int, float], list[str]] = {}
+    # Sorted, so that the decayed parameters come first.
+    for name in sorted(parameters, key=lambda name: _is_spared(config, parameters[name])):
+        number = next((number for number, matched in enumerate(matches) if name in matched), len(matches))
+        own = config.groups[number].weight_decay if number < len(matches) else None
+        usual = 0.0 if _is_spared(config, parameters[name]) else config.weight_decay
+        layer = layers.get(name, max(layers.values())) if layers and config.layer_decay is not None else 0
+        found.setdefault((number, layer, usual if own is None else own), []).append(name)
+    groups = sorted(found.items(), key=lambda item: item[0][:2])
+    return [_group(config, key, names, layers) for key, names in groups]
+
+
+def _is_spared(config: OptimizerConfig, parameter: nn.Parameter) -> bool:
+    return parameter.ndim <= 1 and not config.decay_norm_and_bias
+
+
+def _group(
+    config: OptimizerConfig, key: tuple[int, int, float], names: list[str], layers: Mapping[str, int] | None
+) -> ParameterGroup:
+    number, layer, decay = key
+    rule = config.groups[number] if number < len(config.groups) else None
+    label = "the rest" if config.groups else "all"
+    if rule is not None:
+        label = f"{number}: {rule.part or rule.pattern}"
+    multiplier = 1.0 if rule is None else rule.lr_multiplier
+    if layers and config.layer_decay is not None:
+        label += f", layer {layer}"
+        multiplier *= config.layer_decay ** (max(layers.values()) - layer)
+    return ParameterGroup(rule=label, names=tuple(names), lr_multiplier=multiplier, weight_decay=decay)
+
+
+def _matched(rule: GroupRule, parameters: Mapping[str, nn.Parameter], head: Collection[str]) -> set[str]:
+    match rule.part:
+        case "head":
+            return set(head)
+        case "backbone":
+            return set(parameters) - set(head)
+        case "norm_and_bias":
+            return {name for name, parameter in parameters.items() if parameter.ndim <= 1}
+        case None:
+            return {name for name in parameters if fnmatch.fnmatchcase(name, rule.pattern or "")}
+        case _:
+            assert_never(rule.part)
+
+
+def _check_rules(config: OptimizerConfig, matches: Sequence[set[str]], names: Sequence[str]) -> None:
+    problems, taken = [], set[str]()
+    for number, (rule, matched) in enumerate(zip(config.groups, matches, strict=True)):
+        key = f"optimizer.groups.{number}.{'part' if rule.pattern is None else 'pattern'}"
+        value = rule.part or rule.pattern
+        if not matched:
+            hint = f"near it: {', '.join(_near(rule.pattern or '', names))}"
+            message = "matches no parameter of the model"
+            problems.append(Problem(key=key, value=value, has_value=True, message=message, hint=hint))
+        elif matched <= taken:
+            message = "matches only parameters that rules before it match, and the first that matches applies"
+            hint = "move it to the front, or leave it out"
+            problems.append(Problem(key=key, value=value, has_value=True, message=message, hint=hint))
+        taken |= matched
+    if problems:
+        raise ConfigError(problems)
+
+
+def _near(pattern: str, names: Sequence[str]) -> list[str]:
+    """Patterns and names of parameters that resemble a pattern; some names where none does."""
+    modules = {f"{'.'.join(parts[:depth])}.*" for parts in (name.split(".") for name in names) for depth in (1, 2, 3)
+               if depth < len(parts)}  # fmt: skip
+    close = difflib.get_close_matches(pattern, [*sorted(modules), *names], n=_NUM_NEAR, cutoff=0.4)
+    return close or [names[0], names[-1]]
+
+
+def build_optimizer(
+    config: OptimizerConfig, module: nn.Module, groups: Sequence[ParameterGroup] | None = None
+) -> torch.optim.Optimizer:
     """The optimizer over all parameters of `module`, including those that are frozen at first.
 
     Args:
         config: the group `optimizer`.
         module: parameters must already be on their device.
+        groups: of :func:`group_parameters_of`, by default those without a head and layers.
 
     Returns:
-        An optimizer whose learning rate is set before each step by the schedule. Parameters of at most one dimension
-        (biases, normalisation) form a second group without weight decay, unless optimizer.decay_norm_and_bias is set.
+        An optimizer whose learning rate is set before each step by :func:`set_learning_rate`.
     """
     parameters = list(module.parameters())
-    decayed = [parameter for parameter in parameters if parameter.ndim > 1 or config.decay_norm_and_bias]
-    others = [parameter for parameter in parameters if parameter.ndim <= 1 and not config.decay_norm_and_bias]
-    groups = [
-        {"params": group, "weight_decay": decay}
-        for group, decay in ((decayed, config.weight_decay), (others, 0.0))
-        if group
+    by_name = dict(module.named_parameters())
+    param_groups = [
+        {
+            "params": [by_name[name] for name in group.names],
+            "weight_decay": group.weight_decay,
+            "lr_multiplier": group.lr_multiplier,
+        }
+        for group in (group_parameters_of(config, module) if groups is None else groups)
     ]
     device_type = parameters[0].device.type
     common: dict[str, Any] = {"lr": config.lr, "fused": True if device_type in _FUSED_DEVICES else None}
     match config:
         case SGDConfig():
-            sgd = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **common)
+            sgd = torch.optim.SGD(param_groups, momentum=config.momentum, nesterov=config.nesterov, **common)
             if config.momentum:
                 # A buffer of zeros gives the same first step as none at all. torch's fused step needs a buffer for
                 # every parameter or for none, which fails when parameters of a frozen backbone join later.
-                for parameter in (*decayed, *others):
+                for parameter in parameters:
                     sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             return sgd
         case AdamWConfig():
-            return torch.optim.AdamW(groups, betas=config.betas, eps=config.eps, **common)
+            return torch.optim.AdamW(param_groups, betas=config.betas, eps=config.eps, **common)
         case _:
             assert_never(config)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the rate of each group to the schedule's rate times the group's multiplier."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["lr_multiplier"]
 
 
 def named_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, torch.Tensor]:

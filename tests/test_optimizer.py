@@ -2,18 +2,27 @@ import pytest
 import torch
 from torch import nn
 
-from runner.base.errors import CheckpointError
-from runner.config.schema.optimizer import AdamWConfig, SGDConfig
-from runner.optimizer import build_optimizer, load_named_state, named_state, peak_learning_rate
+from runner.base.errors import CheckpointError, ConfigError
+from runner.config.schema.optimizer import AdamWConfig, GroupRule, SGDConfig
+from runner.optimizer import (
+    build_optimizer,
+    group_parameters_of,
+    load_named_state,
+    named_state,
+    peak_learning_rate,
+    set_learning_rate,
+)
+
+PLAIN = {"groups": (), "layer_decay": None}
 
 
 def sgd(**changes):
-    values = {"name": "sgd", "lr": 0.1, "lr_scaling": "linear", "momentum": 0.9, "nesterov": True}
+    values = {"name": "sgd", "lr": 0.1, "lr_scaling": "linear", "momentum": 0.9, "nesterov": True, **PLAIN}
     return SGDConfig(**{**values, "weight_decay": 0.01, "decay_norm_and_bias": True, **changes})
 
 
 def adamw(**changes):
-    values = {"name": "adamw", "lr": 0.1, "lr_scaling": "linear", "betas": (0.9, 0.999), "eps": 1e-8}
+    values = {"name": "adamw", "lr": 0.1, "lr_scaling": "linear", "betas": (0.9, 0.999), "eps": 1e-8, **PLAIN}
     return AdamWConfig(**{**values, "weight_decay": 0.01, "decay_norm_and_bias": False, **changes})
 
 
@@ -96,3 +105,76 @@ def test_the_first_step_is_that_of_plain_torch(net):
         one_step(net, ours)
         one_step(other, plain)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
+
+
+def ruled(*rules, **changes):
+    return adamw(groups=tuple(GroupRule(**rule) for rule in rules), **changes)
+
+
+def test_the_first_rule_that_matches_applies_and_only_that_one(net):
+    config = ruled(
+        {"part": "head", "lr_multiplier": 10.0},
+        {"pattern": "*.bias", "lr_multiplier": 2.0, "weight_decay": 0.3},
+        {"part": "norm_and_bias", "lr_multiplier": 0.5},
+    )
+    groups = group_parameters_of(config, net, head={"3.weight", "3.bias"})
+    assert [(group.rule, group.names, group.lr_multiplier, group.weight_decay) for group in groups] == [
+        ("0: head", ("3.weight",), 10.0, 0.01),
+        ("0: head", ("3.bias",), 10.0, 0.0),
+        ("1: *.bias", ("0.bias", "1.bias"), 2.0, 0.3),
+        ("2: norm_and_bias", ("1.weight",), 0.5, 0.0),
+        ("the rest", ("0.weight",), 1.0, 0.01),
+    ]
+    optimizer = build_optimizer(config, net, groups)
+    set_learning_rate(optimizer, 0.2)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([2.0, 2.0, 0.4, 0.1, 0.2])
+
+
+def test_the_backbone_is_all_but_the_head_and_a_rate_of_zero_leaves_it_as_it_is(net):
+    config = ruled({"part": "backbone", "lr_multiplier": 0.0, "weight_decay": 0.0})
+    optimizer = build_optimizer(config, net, group_parameters_of(config, net, head={"3.weight", "3.bias"}))
+    set_learning_rate(optimizer, 0.1)
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    one_step(net, optimizer)
+    assert {name for name, value in net.named_parameters() if not torch.equal(value, before[name])} == {
+        "3.weight",
+        "3.bias",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rules", "key", "said"),
+    [
+        (({"pattern": "3.wieght"},), "optimizer.groups.0.pattern", "matches no parameter .*near it: 3.weight"),
+        (({"part": "norm_and_bias"}, {"pattern": "*.bias"}), "optimizer.groups.1.pattern", "rules before it"),
+        (({"pattern": "*"}, {"part": "norm_and_bias"}), "optimizer.groups.1.part", "rules before it"),
+    ],
+)
+def test_a_rule_that_chooses_nothing_is_refused(net, rules, key, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        group_parameters_of(ruled(*rules), net)
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_a_rule_and_the_decay_of_its_layer_multiply(net):
+    layers = {"0.weight": 0, "0.bias": 0, "1.weight": 0, "1.bias": 0, "3.weight": 1, "3.bias": 1}
+    config = ruled({"pattern": "0.*", "lr_multiplier": 0.1}, layer_decay=0.5, decay_norm_and_bias=True)
+    groups = group_parameters_of(config, net, layers=layers)
+    assert [(group.rule, len(group.names), group.lr_multiplier) for group in groups] == [
+        ("0: 0.*, layer 0", 2, pytest.approx(0.05)),
+        ("the rest, layer 0", 2, 0.5),
+        ("the rest, layer 1", 2, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("config", [sgd(), adamw(), sgd(decay_norm_and_bias=False)])
+def test_a_state_that_was_saved_with_two_groups_loads_into_others(net, config):
+    first = build_optimizer(config, net)
+    one_step(net, first)
+    saved = named_state(first, net)
+    rule = GroupRule(pattern="0.*", lr_multiplier=0.1)
+    second = build_optimizer(config.model_copy(update={"groups": (rule,)}), net)
+    load_named_state(second, net, saved)
+    found = named_state(second, net)
+    assert found.keys() == saved.keys()
+    assert all(torch.equal(found[name], value) for name, value in saved.items())

@@ -112,7 +112,8 @@ def head_of(module: nn.Module, config: ModelConfig) -> nn.Module:
             f"model.name = {config.name!r}: can't tell which layer is the head; {type(module).__name__} needs "
             f"exactly one attribute with parameters among {', '.join(HEAD_ATTRIBUTES)} "
             f"(it has {', '.join(name for name, _ in module.named_children()) or 'no submodules'}). "
-            "Rename it, or train everything from the start with trainer.freeze_backbone_epochs=0"
+            "Rename it, or train everything from the start with trainer.freeze_backbone_epochs=0, and choose by "
+            "patterns in optimizer.groups"
         )
     layers = [module.get_submodule(name) for name in names]
     return layers[0] if len(layers) == 1 else nn.ModuleList(layers)

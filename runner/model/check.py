@@ -30,6 +30,7 @@ def check_model(
     image_size: int | None = None,
     needs_head: bool = False,
     has_to_be_here: bool = False,
+    also: Callable[[nn.Module], object] | None = None,
 ) -> None:
     """Raise the errors that `build_model` would raise. Does not change torch's CPU generator.
 
@@ -42,6 +43,7 @@ def check_model(
         image_size: side of the square training images in pixels; if given, two images are sent through the model.
         needs_head: whether the model must have an unambiguous head, as trainer.freeze_backbone_epochs needs it.
         has_to_be_here: whether weights that would have to be downloaded are an error.
+        also: called with the module, whose parameters may have no values; raises what else is wrong with it.
 
     Raises:
         MissingPackageError: the library of the model is not installed.
@@ -57,6 +59,8 @@ def check_model(
             _check_outputs(module, config, num_classes, image_size)
         if needs_head:
             head_of(module, config)
+        if also is not None:
+            also(module)
         named = named_weights(config)
         if named is not None and has_to_be_here:
             fetch(named, may_download=False)

@@ -16,7 +16,7 @@ from runner.config.schema import Config
 from runner.config.schema.trainer import TrainerConfig
 from runner.data.loader.batch import BadImage, Batch
 from runner.dist.device import seed_generators, to_device
-from runner.optimizer import peak_learning_rate
+from runner.optimizer import peak_learning_rate, set_learning_rate
 from runner.schedule import learning_rate
 from runner.trainer.bad_images import padded_batch
 from runner.trainer.state import Placement, TrainingState
@@ -169,8 +169,7 @@ class Stepper:
             epoch=progress.epoch + progress.position / self.images.train_batches.plan.num_samples,
             epochs=self.config.trainer.epochs,
         )
-        for group in self.state.optimizer.param_groups:
-            group["lr"] = self.state.learning_rate
+        set_learning_rate(self.state.optimizer, self.state.learning_rate)
 
     def _without_all_reduce(self) -> AbstractContextManager[None]:
         no_sync = getattr(self.replica, "no_sync", None)

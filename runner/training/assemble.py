@@ -41,13 +41,14 @@ from runner.dist.collectives import DistContext
 from runner.dist.device import Precision, choose_memory_format
 from runner.evaluation.per_image import EvaluationSplit
 from runner.model import StartingWeights, build_model, head_of, weights_preprocessing
-from runner.optimizer import build_optimizer
+from runner.optimizer import build_optimizer, peak_learning_rate
 from runner.run.checkpoint_writer import CheckpointWriter
 from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
 from runner.trainer.metrics_log import Recorder
 from runner.trainer.state import MovingAverage, Placement, TrainingState
 from runner.trainer.training_images import TrainingImages, Weighting
+from runner.training.parameter_groups import log_groups, parameter_groups
 
 _NUM_LOADED_AT_ONCE = 256
 
@@ -96,9 +97,12 @@ def assemble(
     model = _placed(built.module, config, dist, memory_format)
     images = _images(config, data, splits, cache_policy, dist)
     placement = Placement(dist=dist, precision=precision, memory_format=memory_format, stop=stop)
+    groups = parameter_groups(config, model)
+    if config.optimizer.groups or config.optimizer.layer_decay is not None:
+        log_groups(groups, model, peak_learning_rate(config.optimizer, dist.world_size))
     state = TrainingState(
         model,
-        build_optimizer(config.optimizer, model),
+        build_optimizer(config.optimizer, model, groups),
         placement,
         head=head_of(model, config.model) if config.trainer.freeze_backbone_epochs else None,
         ema=MovingAverage(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None,

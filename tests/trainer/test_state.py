@@ -23,7 +23,15 @@ from runner.trainer.state import MovingAverage, Placement, TrainingState
 
 CPU = torch.device("cpu")
 ADAMW = AdamWConfig(
-    name="adamw", lr=0.1, lr_scaling="none", betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, decay_norm_and_bias=False
+    name="adamw",
+    lr=0.1,
+    lr_scaling="none",
+    betas=(0.9, 0.999),
+    eps=1e-8,
+    weight_decay=0.01,
+    decay_norm_and_bias=False,
+    groups=(),
+    layer_decay=None,
 )
 
 

@@ -74,8 +74,13 @@ NONE = Effect(on_resume="free", tells_trials_apart=False)
 
 
 def variants_of(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type
-    """The section classes of a field's type: the class itself, or the members of a union."""
+    """The section classes of a field's type: the class itself, or the members of a union.
+
+    Entries of a list are none: they have no key of their own.
+    """
     if get_origin(annotation) is Annotated:
         return variants_of(get_args(annotation)[0])
+    if get_origin(annotation) is tuple:
+        return []
     candidates = (annotation, *get_args(annotation))
     return [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]

@@ -9,6 +9,22 @@ from pydantic import Field
 from runner.config.schema.base import START, ConfigSection
 
 
+class GroupRule(ConfigSection):
+    """An entry of `optimizer.groups`: some parameters, with their own learning rate and weight decay.
+
+    Lists in YAML are replaced as a whole, never merged, so that the defaults of their entries are in the schema.
+    """
+
+    pattern: Annotated[str, Field(min_length=1)] | None = None
+    """Names of parameters with the wildcards *, ? and [abc], as timm takes them: `layer4.*`, `*.attn.*`."""
+    part: Literal["head", "backbone", "norm_and_bias"] | None = None
+    """Instead of a pattern: the classification head, all but the head, or parameters of at most one dimension."""
+    lr_multiplier: Annotated[float, Field(ge=0)] = 1.0
+    """Factor on the learning rate of the schedule; with layer_decay both multiply."""
+    weight_decay: Annotated[float, Field(ge=0)] | None = None
+    """Weight decay of these parameters, biases and normalisation included; null: as without the rule."""
+
+
 class _Optimizer(ConfigSection):
     lr: Annotated[float, Field(gt=0)]
     """Peak learning rate for one process."""
@@ -18,6 +34,11 @@ class _Optimizer(ConfigSection):
     """Weight decay per step, relative to the learning rate."""
     decay_norm_and_bias: bool
     """Whether weight decay also acts on biases and normalisation layers."""
+    groups: tuple[GroupRule, ...]
+    """Rules for some of the parameters; the first rule that matches a parameter applies to it, and only that one."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] | None
+    """Layer-wise decay of the learning rate (Clark et al. 2020; Bao et al. 2022): the head learns at the full rate,
+    each layer before it at this share of the rate of the layer after it (null = off)."""
 
 
 class SGDConfig(_Optimizer):

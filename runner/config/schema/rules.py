@@ -86,6 +86,13 @@ def _nesterov_needs_momentum(values: Values) -> Iterator[Problem]:
         yield values.problem("optimizer.nesterov", "Nesterov's form needs optimizer.momentum above 0; set it to false")
 
 
+def _groups_choose_in_one_way(values: Values) -> Iterator[Problem]:
+    for number, entry in enumerate(_entries(values, "optimizer.groups")):
+        if (entry.get("pattern") is None) == (entry.get("part") is None):
+            message = "needs either a pattern of parameter names, or a part: head, backbone or norm_and_bias"
+            yield Problem(key=f"optimizer.groups.{number}", value=dict(entry), has_value=True, message=message)
+
+
 def _csv_has_a_list(values: Values) -> Iterator[Problem]:
     if values.get("data.source") == "csv" and not values.get("data.train"):
         yield values.problem("data.train", "data=csv needs the list of training images: data.train=FILE.csv")
@@ -211,6 +218,7 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _backend_fits_the_device,
     _node_rank_is_below_nodes,
     _nesterov_needs_momentum,
+    _groups_choose_in_one_way,
     _folder_has_a_place,
     _csv_has_a_list,
     _columns_differ,
@@ -228,6 +236,7 @@ TRAINING_RULES = frozenset(
         _warmup_is_shorter_than_training,
         _something_is_trained_besides_the_head,
         _nesterov_needs_momentum,
+        _groups_choose_in_one_way,
         _batchnorm_needs_two_images,
         _folder_has_a_place,
     }

@@ -21,6 +21,7 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 EPOCHS, WARMUP = "trainer.epochs", "schedule.warmup_epochs"
+GROUPS = "optimizer.groups"
 FROZEN, WEIGHTS, NAME, FAMILY = "trainer.freeze_backbone_epochs", "model.weights", "model.name", "model.family"
 EVAL, TRAIN = "data.eval_transforms", "data.train_transforms"
 NORMALIZE = {"name": "normalize", "mean": [0, 0, 0], "std": [0.5, 0.5, 0.5]}
@@ -70,6 +71,9 @@ CASES = [
     ({EVAL: [{"name": "resize"}, NORMALIZE], TRAIN: []}, EVAL),
     ({EVAL: [], TRAIN: [NORMALIZE]}, EVAL),
     ({EVAL: [NORMALIZE], TRAIN: [{**NORMALIZE, "std": [1, 1, 1]}]}, EVAL),
+    ({GROUPS: [{"part": "head"}, {"pattern": "layer4.*", "lr_multiplier": 0.1}]}, None),
+    ({GROUPS: [{"part": "head"}, {"lr_multiplier": 0.1}]}, f"{GROUPS}.1"),
+    ({GROUPS: [{"part": "head", "pattern": "fc.*"}]}, f"{GROUPS}.0"),
     ({**RESNET, WEIGHTS: None}, None),
     ({**RESNET, WEIGHTS: "IMAGENET1K_V2"}, None),
     ({**RESNET, WEIGHTS: "DEFAULT"}, None),
@@ -99,7 +103,7 @@ def test_keys_that_disagree_are_reported_under_the_key_to_change(flat, key):
     # Entries of a list have no key of their own here.
     with_value = [problem for problem in problems if problem.has_value and problem.key in flat]
     assert all(problem.value == flat[problem.key] for problem in with_value)
-    assert with_value or problems == [] or flat.keys() & {EVAL, TRAIN}
+    assert with_value or problems == [] or flat.keys() & {EVAL, TRAIN, GROUPS}
 
 
 def test_the_cases_break_every_rule():
