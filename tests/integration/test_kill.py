@@ -32,6 +32,16 @@ EPOCHS, STEPS = 4, 6  # steps of each epoch
 NUM_KILLS = int(os.environ.get("RUNNER_KILLS", "4"))
 # Ranks and loader processes. Both values of both in the short test, all four combinations in the long one.
 CASES = [(2, 0), (1, 2)] if NUM_KILLS < 20 else [(2, 0), (1, 2), (2, 2), (1, 0)]
+LAYERS = (
+    "model=timm",
+    "model.name=test_vit",
+    "model.img_size=64",
+    "optimizer=adamw",
+    "optimizer.lr=0.001",
+    "optimizer.lr_scaling=none",
+    "optimizer.layer_decay=0.5",
+    "optimizer.groups=[{part: head, lr_multiplier: 10}]",
+)
 PHASES = ("training", "start-up", "save", "evaluation")
 AIMS = (*PHASES, "end")
 # Longest time in seconds between the sign that a phase has begun and the kill.
@@ -249,6 +259,20 @@ def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, ranks,
     assert attempt.ends_well(), attempt.said
     compare(attempt, expected)
     sys.stdout.write(f"kills, ranks={ranks}, workers={workers}: {dict(killed)}\n")
+
+
+def test_rates_by_layer_go_on_after_a_kill(photos, tmp_path):
+    argv = [*command(photos, 2, 0), *LAYERS]
+    whole = Attempt.start(argv, tmp_path / "whole")
+    assert whole.ends_well(), whole.said
+    assert whole.said.count("head, layer 7") == 2, "with weight decay and without, told by one process only"
+    killed = Attempt.start(argv, tmp_path / "killed")
+    killed.wait_for("training")
+    assert killed.kill()
+    assert killed.run_dir is not None
+    resumed = Attempt.start([sys.executable, "-m", "runner", "resume", f"run={killed.run_dir}"], killed.folder)
+    assert resumed.ends_well(), resumed.said
+    compare(resumed, outcome(whole.run_dir))
 
 
 @pytest.mark.parametrize("phase", PHASES)

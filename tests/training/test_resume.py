@@ -342,6 +342,8 @@ def test_other_classes_and_other_images_are_refused(tmp_path, tiny, monkeypatch)
         (["optimizer=adamw"], ["optimizer"], ["optimizer.name"]),
         (["optimizer.lr=1.0", "seed=2"], ["optimizer.lr", "seed"], ["seed"]),
         (["trainer.ema_decay=0.9"], ["trainer"], ["trainer.ema_decay"]),
+        (["optimizer.layer_decay=0.5"], [], ["optimizer.layer_decay"]),
+        (["optimizer.groups=[{part: head}]", "optimizer.layer_decay=0.5"], ["optimizer"], []),
         (["trainer.epochs=1"], [], ["trainer.epochs"]),
     ],
 )
