@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from runner.config.schema.data import MOST_PIXELS
 from runner.data.images.decode import bytes_once_decoded, open_image
-from runner.data.images.stored import StoredImage
+from runner.data.images.stored import RGB, InputFormat, StoredImage
 from runner.data.sources.index import FolderIndex, path_text
 
 Labels = npt.NDArray[np.int64]
@@ -56,21 +56,24 @@ class FolderSource:
     """Class index of each image, shape (N,): those of `index`, or of the training split for the same class names."""
     max_pixels: int = MOST_PIXELS
     """Larger images are not decoded, but raise."""
+    form: InputFormat = RGB
+    """Channels and bits of the pixels."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without labels that are the index's own, because other processes may map the index from its file."""
-        return _folder_source, (self.index, None if self.labels is self.index.labels else self.labels, self.max_pixels)
+        labels = None if self.labels is self.index.labels else self.labels
+        return _folder_source, (self.index, labels, self.max_pixels, self.form)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def open(self, image: int) -> StoredImage:
         """See :func:`runner.data.images.decode.open_image`."""
-        return open_image(self.index.path(image), self.max_pixels)
+        return open_image(self.index.path(image), self.max_pixels, self.form)
 
     def bytes_once_decoded(self, image: int) -> int:
         """See :func:`runner.data.images.decode.bytes_once_decoded`."""
-        return bytes_once_decoded(self.index.path(image))
+        return bytes_once_decoded(self.index.path(image), self.form)
 
     def file(self, image: int) -> str:
         """See :meth:`ImageSource.file`."""
@@ -81,8 +84,8 @@ class FolderSource:
         return path_text(self.index.path(image))
 
 
-def _folder_source(index: FolderIndex, labels: Labels | None, max_pixels: int) -> FolderSource:
-    return FolderSource(index, index.labels if labels is None else labels, max_pixels)
+def _folder_source(index: FolderIndex, labels: Labels | None, max_pixels: int, form: InputFormat) -> FolderSource:
+    return FolderSource(index, index.labels if labels is None else labels, max_pixels, form)
 
 
 @dataclass(frozen=True)

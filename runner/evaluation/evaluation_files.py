@@ -82,7 +82,7 @@ def check_free(folder: Path, inputs: EvaluationInputs, *, is_own: bool) -> None:
         entries.pop("differences_from_training", None)  # the data set has the same name, and the newest result is kept
         if is_own:
             del entries["weights"]  # the folder is named after them; `best` names others as the training continues
-        different = [key for key, value in entries.items() if earlier.get(key) != value]
+        different = [key for key, value in entries.items() if _as_complete(earlier.get(key), value) != value]
         if different:
             raise OutputError(
                 f"{folder} holds an evaluation of something else (other {' and '.join(different)}); "
@@ -90,6 +90,11 @@ def check_free(folder: Path, inputs: EvaluationInputs, *, is_own: bool) -> None:
             )
     elif not is_own and any(path.name != "logs" for path in folder.iterdir()):
         raise OutputError(f"{folder} is not empty and holds no evaluation; choose another folder with output=DIR")
+
+
+def _as_complete(earlier: object, now: object) -> object:
+    """An earlier entry with the keys that only a newer runner has, which had no other value then."""
+    return {**now, **earlier} if isinstance(earlier, dict) and isinstance(now, dict) else earlier
 
 
 def _prediction_rows(

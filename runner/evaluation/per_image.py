@@ -32,13 +32,13 @@ class Scorer:
     module: nn.Module
     """float32 N × 3 × H × W → logits N × classes."""
     normalizer: nn.Module
-    """uint8 N × 3 × H × W → float32, on the device."""
+    """pixels N × channels × H × W → float32, on the device."""
     dist: DistContext
     precision: Precision
     memory_format: torch.memory_format
 
     def logits(self, images: Tensor) -> Tensor:
-        """uint8 images N × 3 × H × W on the CPU → float32 logits N × classes on the device."""
+        """pixels N × channels × H × W on the CPU → float32 logits N × classes on the device."""
         device = self.dist.device
         pixels = to_device(images, device, self.memory_format)
         with self.precision.autocast(device.type):

@@ -18,13 +18,14 @@ from runner.config.schema.model import (
 )
 from runner.model.catalogue import check_classifier_name, torchvision_weights
 from runner.model.custom import build_custom_model
+from runner.model.input_channels import adapt_first_layer
 from runner.model.timm_models import build_timm_model
 
 # Every classifier of torchvision has exactly one of these attributes, and so have most others.
 HEAD_ATTRIBUTES = ("fc", "classifier", "head", "heads")
 
 
-def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
+def build_architecture(config: ModelConfig, num_classes: int, num_channels: int = 3) -> nn.Module:
     """Build the architecture with random weights, drawn from torch's global generator.
 
     With `stem=imagenet` the state dict has exactly the keys and shapes of torchvision's model of the same name; with
@@ -35,8 +36,12 @@ def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
     the size they were trained with), MaxViT 224 px, Inception v3 at least 75 px, AlexNet 63 px. `check_model` checks
     the size.
 
+    With other channels than 3 the first layer of torchvision's models is adapted, see
+    :mod:`runner.model.input_channels`.
+
     Raises:
-        InvalidModelError: for an unknown name, or a model of timm or of the user's that can't be built.
+        InvalidModelError: for an unknown name, a model of timm or of the user's that can't be built, or one that takes
+            other channels.
         MissingPackageError: for a model of timm where timm is not installed.
     """
     module: nn.Module
@@ -46,21 +51,28 @@ def build_architecture(config: ModelConfig, num_classes: int) -> nn.Module:
             module = models.get_model(config.name, weights=None, num_classes=num_classes, zero_init_residual=zero_init)
             if config.stem == "small":
                 use_small_stem(module)
+            adapt_first_layer(module, num_channels, _shown(config))
         case DenseNetConfig():
             efficient = config.memory_efficient
             module = models.get_model(config.name, weights=None, num_classes=num_classes, memory_efficient=efficient)
             if config.stem == "small":
                 use_small_stem(module)
+            adapt_first_layer(module, num_channels, _shown(config))
         case TorchvisionConfig():
             check_classifier_name(config.name)
             module = models.get_model(config.name, weights=None, num_classes=num_classes, **_arguments(config))
+            adapt_first_layer(module, num_channels, _shown(config))
         case TimmConfig():
-            module = build_timm_model(config, num_classes)
+            module = build_timm_model(config, num_classes, num_channels)
         case CustomConfig():
-            module = build_custom_model(config, num_classes)
+            module = build_custom_model(config, num_classes, num_channels)
         case _:
             assert_never(config)
     return module
+
+
+def _shown(config: ModelConfig) -> str:
+    return f"model.name = {config.name!r}"
 
 
 def _arguments(config: TorchvisionConfig) -> dict[str, Any]:

@@ -22,14 +22,16 @@ StartingWeights = Literal["download", "local", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltModel:
-    """A model to train: fp32, on the CPU, in training mode, (batch, 3, height, width) → (batch, num_classes)."""
+    """A model to train: fp32, on the CPU, in training mode, (batch, channels, height, width) → (batch, num_classes)."""
 
     module: nn.Module
     preprocessing: WeightsPreprocessing | None
     """What the weights were trained with; only for weights that a library has by name."""
 
 
-def build_model(config: ModelConfig, num_classes: int, weights: StartingWeights = "download") -> BuiltModel:
+def build_model(
+    config: ModelConfig, num_classes: int, weights: StartingWeights = "download", *, num_channels: int = 3
+) -> BuiltModel:
     """Build the architecture and load `config.weights` into it.
 
     All random values (every parameter for null; with weights the new head and a small stem) come from torch's global
@@ -41,11 +43,12 @@ def build_model(config: ModelConfig, num_classes: int, weights: StartingWeights 
         num_classes: number of classes of the data.
         weights: `download` named weights if they are missing, require them in torch's cache (`local`), or load no
             weights (`none`), as for a resumed run, whose checkpoint has all values.
+        num_channels: of the images.
 
     Raises:
         InvalidModelError: the model can't be built; weights can't be downloaded or read, or don't fit.
     """
-    module = build_architecture(config, num_classes)
+    module = build_architecture(config, num_classes, num_channels)
     named = named_weights(config)
     if weights != "none" and named is not None:
         path = fetch(named, may_download=weights == "download")

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from runner.base.errors import CheckpointError, InvalidModelError
 from runner.base.reasons import first_line
 from runner.config.schema.model import CustomConfig, ModelConfig, TimmConfig
+from runner.config.schema.transforms import height_and_width
 from runner.model.architectures import build_architecture, head_of
 from runner.model.fit import load_into
 from runner.model.published import cached_weights, fetch, named_weights
@@ -27,7 +28,8 @@ def check_model(
     config: ModelConfig,
     num_classes: int,
     *,
-    image_size: int | None = None,
+    num_channels: int = 3,
+    image_size: int | tuple[int, int] | None = None,
     needs_head: bool = False,
     has_to_be_here: bool = False,
     also: Callable[[nn.Module], object] | None = None,
@@ -40,7 +42,8 @@ def check_model(
     Args:
         config: the group `model`.
         num_classes: number of classes of the data.
-        image_size: side of the square training images in pixels; if given, two images are sent through the model.
+        num_channels: of the images.
+        image_size: of the training images in pixels; if given, two images are sent through the model.
         needs_head: whether the model must have an unambiguous head, as trainer.freeze_backbone_epochs needs it.
         has_to_be_here: whether weights that would have to be downloaded are an error.
         also: called with the module, whose parameters may have no values; raises what else is wrong with it.
@@ -52,11 +55,11 @@ def check_model(
     """
     with torch.random.fork_rng(devices=()):
         if isinstance(config, CustomConfig):
-            module = build_architecture(config, num_classes)
+            module = build_architecture(config, num_classes, num_channels)
         else:
-            module = without_values(config, num_classes)
+            module = without_values(config, num_classes, num_channels)
         if image_size is not None:
-            _check_outputs(module, config, num_classes, image_size)
+            _check_outputs(module, config, num_classes, (num_channels, *height_and_width(image_size)))
         if needs_head:
             head_of(module, config)
         if also is not None:
@@ -70,7 +73,7 @@ def check_model(
             load_into(module.to("meta"), weights, config, fresh_head=named is not None)
 
 
-def check_trained(file: Path, config: ModelConfig, num_classes: int) -> None:
+def check_trained(file: Path, config: ModelConfig, num_classes: int, num_channels: int = 3) -> None:
     """Check that trained weights fit the model, before memory is allocated for it.
 
     A run folder may claim any number of classes; the size of the weights file is real. The size of a custom model is
@@ -80,7 +83,7 @@ def check_trained(file: Path, config: ModelConfig, num_classes: int) -> None:
         CheckpointError: as :func:`read_trained`.
     """
     if not isinstance(config, CustomConfig):
-        read_trained(file, without_values(config, num_classes).state_dict())
+        read_trained(file, without_values(config, num_classes, num_channels).state_dict())
 
 
 def read_trained(file: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,37 +127,41 @@ def _differences(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
     return [*missing, *surplus, *others]
 
 
-def without_values(config: ModelConfig, num_classes: int) -> nn.Module:
+def without_values(config: ModelConfig, num_classes: int, num_channels: int = 3) -> nn.Module:
     """An architecture, not a custom one, on the meta device, where it takes no memory."""
     with torch.random.fork_rng(devices=()):
         try:
             try:
                 with _ParametersOnMeta():
-                    return build_architecture(config, num_classes).to("meta")
+                    return build_architecture(config, num_classes, num_channels).to("meta")
             except RuntimeError:
                 if not isinstance(config, TimmConfig):
                     raise
                 # Two of timm's families calculate with their weights while they are built.
-                return build_architecture(config, num_classes).to("meta")
+                return build_architecture(config, num_classes, num_channels).to("meta")
         except (RuntimeError, OverflowError) as error:
             raise InvalidModelError(
                 f"model.name = {config.name!r} can't be built for {num_classes} classes ({first_line(error)})"
             ) from error
 
 
-def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, image_size: int) -> None:
-    images = torch.zeros(2, 3, image_size, image_size, device=next(module.parameters()).device)
+def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, shape: tuple[int, int, int]) -> None:
+    """Send two images of this shape (channels, height, width) through the model."""
+    images = torch.zeros(2, *shape, device=next(module.parameters()).device)
     try:
         with torch.no_grad():
             outputs = module.train()(images)
     except Exception as error:  # layers raise anything for a size that they can't process
-        fitting = _fitting_size(module) if images.is_meta else None
+        channels, height, width = shape
+        fitting = _fitting_size(module, channels) if images.is_meta else None
+        of_channels = f" with {channels} channel{'' if channels == 1 else 's'}" if channels != 3 else ""
         advice = f"; it takes images of {fitting}×{fitting} px: data.image_size={fitting}" if fitting else ""
         if fitting and isinstance(config, TimmConfig):
-            advice += f", or, if it can be built for others, model.img_size={image_size}"
+            side = str(height) if height == width else f"[{height},{width}]"
+            advice += f", or, if it can be built for others, model.img_size={side}"
         raise InvalidModelError(
-            f"model.name = {config.name!r} can't take images of {image_size}×{image_size} px "
-            f"(data.image_size){advice} ({first_line(error)})"
+            f"model.name = {config.name!r} can't take images of {height}×{width} px "
+            f"(data.image_size){of_channels}{advice} ({first_line(error)})"
         ) from error
     wanted = (2, num_classes)
     received = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
@@ -165,12 +172,12 @@ def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, ima
         )
 
 
-def _fitting_size(module: nn.Module) -> int | None:
+def _fitting_size(module: nn.Module, channels: int) -> int | None:
     """The first of the usual sizes that a module on the meta device takes; None where it takes none of them."""
     for size in _USUAL_SIZES:
         try:
             with torch.no_grad():
-                module(torch.zeros(2, 3, size, size, device="meta"))
+                module(torch.zeros(2, channels, size, size, device="meta"))
         except Exception:  # layers raise anything; that they do is the answer for this size
             continue
         return size

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,16 +18,20 @@ from runner.config.schema.model import CustomConfig
 GROUP = "runner.models"
 
 
-def build_custom_model(config: CustomConfig, num_classes: int) -> nn.Module:
+def build_custom_model(config: CustomConfig, num_classes: int, num_channels: int = 3) -> nn.Module:
     """Call the factory behind the entry point `config.name` as `factory(num_classes, **config.arguments)`.
+
+    A factory declares that it takes other channels than 3 by a parameter `num_channels`, which is given then; or
+    model.arguments give it.
 
     Returns:
         The factory's module, moved to the CPU, in fp32, in training mode. It must map float images of shape
-        (batch, 3, height, width) to scores of shape (batch, num_classes), on the CPU too, where `check_model` runs it.
+        (batch, num_channels, height, width) to scores of shape (batch, num_classes), on the CPU too, where
+        `check_model` runs it.
 
     Raises:
-        InvalidModelError: the entry point is not installed or can't be imported; the factory raises an error (the cause
-            of this one) or returns something that can't be trained.
+        InvalidModelError: the entry point is not installed or can't be imported; the factory takes images of 3
+            channels only, raises an error (the cause of this one) or returns something that can't be trained.
     """
     entry_point = _find(config.name)
     shown = f"model.name = {config.name!r} ({GROUP}: {entry_point.value})"
@@ -36,10 +43,11 @@ def build_custom_model(config: CustomConfig, num_classes: int) -> nn.Module:
         raise InvalidModelError(
             f"{shown} is a {type(factory).__name__}; it must be a function (num_classes, **arguments)"
         )
+    arguments = {**_of_channels(factory, num_channels, shown), **config.arguments}
     try:
-        module = factory(num_classes, **config.arguments)
+        module = factory(num_classes, **arguments)
     except Exception as error:
-        received = ", ".join([str(num_classes), *(f"{key}={value!r}" for key, value in config.arguments.items())])
+        received = ", ".join([str(num_classes), *(f"{key}={value!r}" for key, value in arguments.items())])
         raise InvalidModelError(
             f"{shown}, called with ({received}), failed: {type(error).__name__}: {error}"
         ) from error
@@ -47,6 +55,21 @@ def build_custom_model(config: CustomConfig, num_classes: int) -> nn.Module:
         raise InvalidModelError(f"{shown} returned a {type(module).__name__}; it must return a torch.nn.Module")
     _check_trainable(module, shown)
     return module.to("cpu").float().train()
+
+
+def _of_channels(factory: Callable[..., object], num_channels: int, shown: str) -> dict[str, Any]:
+    if num_channels == 3:
+        return {}
+    try:
+        declares = "num_channels" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # of a function in C
+        declares = False
+    if not declares:
+        raise InvalidModelError(
+            f"{shown} takes images of 3 channels, not data.channels = {num_channels}: for others it must have a "
+            "parameter num_channels"
+        )
+    return {"num_channels": num_channels}
 
 
 def _find(name: str) -> EntryPoint:

@@ -14,6 +14,7 @@ from runner.base.errors import InvalidModelError
 from runner.base.reasons import first_line
 from runner.config.schema.model import CustomConfig, ModelConfig, TimmConfig
 from runner.model.architectures import find_head_names, stem_name
+from runner.model.input_channels import adapt_input_conv, first_convolutions
 from runner.model.state_dict import StateDict
 from runner.model.timm_models import in_timms_names
 
@@ -35,7 +36,9 @@ def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fre
 
     The head keeps its random values when `fresh_head` is set, or when the file has no head or one of another shape
     (another class count); it is never loaded in part. A small stem keeps its random values when the file's stem has
-    another shape. BatchNorm's batch counters may be missing, as in files older than torch 0.4.1. All other tensors must
+    another shape. Where the first layer takes another number of channels than that of the file, which takes RGB, its
+    weights are adapted (:mod:`runner.model.input_channels`). BatchNorm's batch counters may be missing, as in files
+    older than torch 0.4.1. All other tensors must
     exist and fit. On the meta device nothing is copied, but the checks are the same.
 
     Raises:
@@ -44,7 +47,7 @@ def load_into(module: nn.Module, weights: StateDict, config: ModelConfig, *, fre
     """
     expected = module.state_dict()
     weights = _without_wrapper_prefixes(weights, expected)
-    tensors = _in_todays_names(module, weights.tensors, config)
+    tensors = _with_adapted_first_layer(module, _in_todays_names(module, weights.tensors, config), config)
     replaced = _replaced_parts(module, tensors, config, fresh_head=fresh_head)
     tensors = {name: value for name, value in tensors.items() if not _is_under(name, replaced)}
     for name, value in expected.items():
@@ -117,6 +120,21 @@ def _in_todays_names(module: nn.Module, tensors: Mapping[str, Any], config: Mode
     return {
         _OLD_DENSENET_NAME.sub(r"\1\2", name): value for name, value in tensors.items() if not name.startswith(surplus)
     }
+
+
+def _with_adapted_first_layer(module: nn.Module, tensors: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+    adapted = {}
+    for layer_name, layer in first_convolutions(module):
+        name, wanted = f"{layer_name}.weight", tuple(layer.weight.shape)
+        given = tensors.get(name)
+        if not isinstance(given, Tensor) or not given.is_floating_point():
+            continue
+        if wanted[1] == 3 or _shape(given) != (wanted[0], 3, *wanted[2:]):
+            continue
+        how = "summed" if wanted[1] == 1 else "repeated"
+        _logger.info("%s: the weights of %s, for 3 channels, are %s for %d", _shown(config), name, how, wanted[1])
+        adapted[name] = adapt_input_conv(wanted[1], given)
+    return {**tensors, **adapted}
 
 
 def _replaced_parts(

@@ -32,6 +32,7 @@ PRETRAINED = "pretrained"
 """The value of `model.weights` that stands for the weights that timm lists for the model."""
 _ARGUMENTS = ("drop_rate", "drop_path_rate", "global_pool", "img_size")
 _HUB_FILE = "model.safetensors"
+_RGB = 3
 
 
 def timm_package() -> Any:  # noqa: ANN401 - a module
@@ -70,8 +71,13 @@ def check_timm_name(name: str) -> None:
         )
 
 
-def build_timm_model(config: TimmConfig, num_classes: int) -> nn.Module:
+def build_timm_model(config: TimmConfig, num_classes: int, num_channels: int = 3) -> nn.Module:
     """Build a model with random weights, drawn from torch's global generator.
+
+    Args:
+        config: the group `model`.
+        num_classes: number of classes of the data.
+        num_channels: of the images; timm builds the first layer for them.
 
     Raises:
         InvalidModelError: timm does not list it, or the architecture does not take one of the keys.
@@ -79,8 +85,11 @@ def build_timm_model(config: TimmConfig, num_classes: int) -> nn.Module:
     """
     check_timm_name(config.name)
     arguments = {name: value for name in _ARGUMENTS if (value := getattr(config, name)) is not None}
+    channels = {} if num_channels == _RGB else {"in_chans": num_channels}
     try:
-        module = timm_package().create_model(config.name, pretrained=False, num_classes=num_classes, **arguments)
+        module = timm_package().create_model(
+            config.name, pretrained=False, num_classes=num_classes, **arguments, **channels
+        )
     except Exception as error:  # a builder may raise anything for a value that it can't use
         unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unexpected is not None and unexpected[1] in arguments:
@@ -88,9 +97,11 @@ def build_timm_model(config: TimmConfig, num_classes: int) -> nn.Module:
             raise InvalidModelError(
                 f"model.{key} = {arguments[key]!r}: {config.name} has no such setting; leave it null"
             ) from error
-        if not arguments:
-            raise
         received = ", ".join(f"model.{key} = {value!r}" for key, value in arguments.items())
+        if channels:
+            received = ", ".join(filter(None, (received, f"data.channels = {num_channels}")))
+        if not received:
+            raise
         reason = first_line(error) or type(error).__name__
         raise InvalidModelError(f"{config.name} can't be built with {received} ({reason})") from error
     return cast(nn.Module, module)

@@ -23,9 +23,9 @@ from runner.base.files import (
 from runner.base.untrusted import UntrustedFileError, read_json, unreadable
 from runner.base.user_paths import refuse_outside_links
 from runner.config.schema.base import ConfigSection
+from runner.config.schema.data import DataConfig
 from runner.config.schema.model import ModelConfig
-from runner.config.schema.transforms import Normalize, Transform
-from runner.config.schema.transforms.fixed import Size
+from runner.config.schema.transforms import Grey, ImageSize, Normalize, Transform
 from runner.run.contents import first_problem
 
 PACKAGE_FORMAT = 2
@@ -36,10 +36,34 @@ CARD_FILE = "model.json"
 class Preprocessing(ConfigSection):
     """What happens to an image before the model sees it."""
 
-    image_size: Size
+    channels: Literal[1, 3, 4] = 3
+    bit_depth: Literal[8, 16] = 8
+    image_size: ImageSize
+    resize: Literal["crop", "letterbox", "squash"] = "crop"
+    fill: Grey = 0
     transforms: tuple[Transform, ...]
-    """Applied in this order to the uint8 RGB image."""
+    """Applied in this order to the image: uint8, or with 16 bits float32 in [0, 1]."""
     normalize: Normalize
+
+    @model_validator(mode="after")
+    def _has_values_for_each_channel(self) -> Preprocessing:
+        for name in ("mean", "std"):
+            if len(getattr(self.normalize, name)) != self.channels:
+                raise ValueError(f"normalize.{name} must have {self.channels} values, one for each channel")
+        return self
+
+
+def preprocessing_of(data: DataConfig) -> Preprocessing:
+    """The preprocessing that an effective data config describes."""
+    return Preprocessing(
+        channels=data.channels,
+        bit_depth=data.bit_depth,
+        image_size=data.image_size,
+        resize=data.resize,
+        fill=data.fill,
+        transforms=data.eval_transforms,
+        normalize=data.normalize,
+    )
 
 
 class ModelCard(ConfigSection):

@@ -60,9 +60,9 @@ class TensorBoardLog:
                 self._writer.add_scalar(tag, value, step)
 
     def images(self, tag: str, images: torch.Tensor) -> None:
-        """Add a grid of images, uint8 N × 3 × H × W."""
+        """Add a grid of images, uint8 or float32 in [0, 1], N × channels × H × W; a fourth channel is left out."""
         with named_write_errors(self._folder):
-            self._writer.add_image(tag, make_grid(images, nrow=8), 0)
+            self._writer.add_image(tag, make_grid(images[:, :3], nrow=8), 0)
 
     def hparams(self, parameters: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
         """Record hyperparameters with the final metrics, in the run's own event file instead of a subfolder."""

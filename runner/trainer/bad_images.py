@@ -71,7 +71,7 @@ class BadImages:
 
 
 @contextmanager
-def padded_batch(images: torch.Tensor, side: int, model: nn.Module) -> Iterator[torch.Tensor]:
+def padded_batch(images: torch.Tensor, shape: tuple[int, int, int], model: nn.Module) -> Iterator[torch.Tensor]:
     """Pad a batch that has lost its bad images, so that the model can run a forward and a backward pass on it.
 
     A single image is doubled: BatchNorm can't train on one value per channel, and the statistics stay the same. An
@@ -81,8 +81,8 @@ def padded_batch(images: torch.Tensor, side: int, model: nn.Module) -> Iterator[
     exchange statistics with the other processes. The caller leaves the added images out of the loss.
 
     Args:
-        images: uint8, shape (N, 3, height, width), or (0, 3, 0, 0).
-        side: height and width of the model's input, in pixels.
+        images: shape (N, channels, height, width), or (0, 3, 0, 0).
+        shape: channels, height and width of the model's input.
         model: the model that gets the batch.
     """
     if len(images) > 1:
@@ -90,12 +90,12 @@ def padded_batch(images: torch.Tensor, side: int, model: nn.Module) -> Iterator[
     elif len(images) == 1:
         yield images.expand(2, -1, -1, -1)
     elif any(isinstance(layer, nn.SyncBatchNorm) for layer in model.modules()):
-        yield images.new_empty((0, 3, side, side))
+        yield images.new_empty((0, *shape))
     else:
         learning = [layer for layer in model.modules() if layer.training]
         model.eval()
         try:
-            yield images.new_zeros((2, 3, side, side))
+            yield images.new_zeros((2, *shape))
         finally:
             for layer in learning:
                 layer.training = True

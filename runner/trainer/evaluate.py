@@ -68,7 +68,7 @@ def evaluate(
     Args:
         module: gives logits N × classes; is put into eval mode.
         batches: those of the split that this process evaluates.
-        normalizer: uint8 N × 3 × H × W → float32, on the device.
+        normalizer: pixels N × channels × H × W → float32, on the device.
         dist: the group of processes; every one of them must call this.
         precision: number format of the forward pass.
         memory_format: layout of the images, that of the module's weights.

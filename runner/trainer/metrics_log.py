@@ -117,7 +117,7 @@ class Recorder:
             self._folder.update(warnings=warnings)
 
     def images(self, images: torch.Tensor) -> None:
-        """Write augmented training images, uint8 N × 3 × H × W, to TensorBoard."""
+        """Write augmented training images, N × channels × H × W, to TensorBoard."""
         if len(images):  # all of the first ones may be bad
             self._tensorboard.images("train/augmented", images)
 

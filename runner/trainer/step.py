@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 from runner.base.keyed_random import key
 from runner.config.schema import Config
 from runner.config.schema.trainer import TrainerConfig
+from runner.config.schema.transforms import height_and_width
 from runner.data.loader.batch import BadImage, Batch
 from runner.dist.device import seed_generators, to_device
 from runner.optimizer import peak_learning_rate, set_learning_rate
@@ -100,8 +101,8 @@ class Stepper:
         seed_generators(device, key(self.config.seed, "step", state.progress.epoch, position, dist.rank))
         images = to_device(batch.images, device, memory_format)
         labels = to_device(batch.labels, device)
-        side = self.config.data.image_size
-        with padded_batch(images, side, state.model) if batch.bad else nullcontext(images) as left:
+        shape = (self.config.data.channels, *height_and_width(self.config.data.image_size))
+        with padded_batch(images, shape, state.model) if batch.bad else nullcontext(images) as left:
             # For an empty batch SyncBatchNorm sends statistics in its input's format, while other processes send fp32.
             with precision.autocast(device.type) if len(left) else nullcontext():
                 seen, targets = self.images.normalizer(left), labels
@@ -212,7 +213,7 @@ class Mixing:
         """Mix each image with the one before it in its batch, the first with the last.
 
         Args:
-            images: normalised, float, shape (N, 3, height, width).
+            images: normalised, float, shape (N, channels, height, width).
             labels: class indices, int64, shape (N,).
 
         Returns:

@@ -65,7 +65,7 @@ class TrainingImages:
     train_batches: TrainBatches
     val_batches: EvalBatches
     normalizer: nn.Module
-    """uint8 N × 3 × H × W → float32, on the device."""
+    """pixels N × channels × H × W → float32, on the device."""
     weighting: Weighting
     bad_train: BadImages
     bad_val: BadImages

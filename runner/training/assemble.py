@@ -17,12 +17,13 @@ from runner.base.keyed_random import key
 from runner.base.stop import StopRequest
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
-from runner.data.cache.cache_policy import CachePolicy, MemoryBudgetError, decide_cache_policy
+from runner.data.cache.cache_policy import CachePolicy, MemoryBudgetError, bytes_once_prepared, decide_cache_policy
 from runner.data.cache.memory import format_bytes
 from runner.data.cache.on_device import DeviceImages, check_device_memory, load_onto
 from runner.data.cache.pixel_cache import cache_pixels
 from runner.data.fingerprint import fingerprint
 from runner.data.images.batched import BatchedTransforms, split_transforms
+from runner.data.images.stored import InputFormat
 from runner.data.images.transforms import (
     Normalizer,
     eval_transform,
@@ -89,7 +90,7 @@ def assemble(
     """
     # So that every process gets the same first weights.
     torch.manual_seed(key(config.seed, "model"))
-    built = build_model(config.model, len(splits.classes), weights)
+    built = build_model(config.model, len(splits.classes), weights, num_channels=config.data.channels)
     data = effective_data(config)
     cache_policy = cache_policy or _agreed_cache_policy(data, splits, dist)
     data = cache_policy.applied_to(data)
@@ -134,6 +135,8 @@ def effective_data(config: Config) -> DataConfig:
     if preprocessing is not None:
         data = follow_weights(data, **vars(preprocessing))
         LOGGER.info("preprocessing follows the weights: %s", preprocessing)
+        if data.channels != len(preprocessing.mean):
+            LOGGER.info("but mean and std are those of data.normalize, as data.channels = %d", data.channels)
     return with_normalize(data)
 
 
@@ -202,7 +205,8 @@ def cached_in_memory(
             dist.broadcast_object(uuid.uuid4().hex),
             partial(dist.total, 0),
             is_asked_for=cache_policy.is_asked_for,
-            evaluation_bytes=dist.num_sharing_cores * num_kept * _prepared_bytes(data),
+            evaluation_bytes=dist.num_sharing_cores * num_kept * bytes_once_prepared(data),
+            form=InputFormat.of(data),
         )
     except MemoryBudgetError as reason:
         if cache_policy.is_asked_for:
@@ -242,7 +246,7 @@ def _on_device(data: DataConfig, batches: TrainBatches, dist: DistContext) -> De
     assert isinstance(transforms, BatchedTransforms), "the config's checks refuse other transforms"
     loaded = EvalBatches(
         batches.source,
-        pipeline_of(transforms.fixed),
+        pipeline_of(transforms.fixed, InputFormat.of(data)),
         batch_size=_NUM_LOADED_AT_ONCE,
         rank=0,
         world_size=1,
@@ -269,18 +273,13 @@ def evaluation_split(data: DataConfig, key: str, source: ImageSource, dist: Dist
     )
 
 
-def _prepared_bytes(data: DataConfig) -> int:
-    """Bytes of an image after its transforms."""
-    return 3 * data.image_size**2
-
-
 def _kept_on(data: DataConfig, dist: DistContext, num_kept: int) -> torch.device | None:
     """The device on which this many evaluation images stay between epochs; None without any."""
     if num_kept == 0:
         return None
     if data.cache != "device":
         return torch.device("cpu")
-    check_device_memory(dist.device, "images of evaluation of each process", num_kept, _prepared_bytes(data))
+    check_device_memory(dist.device, "images of evaluation of each process", num_kept, bytes_once_prepared(data))
     return dist.device
 
 

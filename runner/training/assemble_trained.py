@@ -14,6 +14,7 @@ from runner.base.user_paths import typed_path
 from runner.config.schema import Config
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.transforms import Normalize
+from runner.data.images.stored import InputFormat
 from runner.data.images.transforms import Normalizer, PackagedTransform, Pipeline, pipeline_of
 from runner.data.splits import Splits
 from runner.dist.collectives import DistContext, single_process
@@ -22,7 +23,7 @@ from runner.evaluation.per_image import EvaluationSplit, Scorer
 from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights
 from runner.model import build_architecture, check_trained
 from runner.run.contents import read_classes
-from runner.run.package import Package, Preprocessing, read_package
+from runner.run.package import Package, Preprocessing, preprocessing_of, read_package
 from runner.training.assemble import effective_data, evaluation_split
 
 
@@ -45,8 +46,8 @@ def assemble_evaluation(
     """
     data = effective_data(config)
     if dist.is_main:
-        check_trained(file, config.model, len(splits.classes))
-    module = build_architecture(config.model, len(splits.classes))
+        check_trained(file, config.model, len(splits.classes), data.channels)
+    module = build_architecture(config.model, len(splits.classes), data.channels)
     load_weights(module, file, dist)
     scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
     if config.trainer.compile:
@@ -55,7 +56,7 @@ def assemble_evaluation(
 
 
 def _scorer(
-    module: nn.Module, normalize: Normalize, image_size: int, dist: DistContext, precision: Precision
+    module: nn.Module, normalize: Normalize, image_size: int | tuple[int, int], dist: DistContext, precision: Precision
 ) -> Scorer:
     memory_format = choose_memory_format(dist.device, precision, image_size)
     return Scorer(
@@ -71,7 +72,7 @@ def assemble_scorer(package: Package, device: torch.device, precision: Precision
     """Build a packaged model and its preprocessing, to score images in one process.
 
     Returns:
-        The model, and the transforms for the uint8 pixels of an image (3 × height × width). Both give the same bits as
+        The model, and the transforms for the pixels of an image. Both give the same bits as
         at evaluation, unless that ran with trainer.deterministic.
 
     Raises:
@@ -80,13 +81,14 @@ def assemble_scorer(package: Package, device: torch.device, precision: Precision
     preprocessing = package.card.preprocessing
     module, size = _packaged_module(package), preprocessing.image_size
     scorer = _scorer(module, preprocessing.normalize, size, single_process(device), precision)
-    return scorer, pipeline_of(preprocessing.transforms)
+    return scorer, pipeline_of(preprocessing.transforms, InputFormat.of(preprocessing))
 
 
 def _packaged_module(package: Package) -> nn.Module:
     card, file = package.card, package.weights_file
-    check_trained(file, card.architecture, card.num_classes)
-    module = build_architecture(card.architecture, card.num_classes)
+    num_channels = card.preprocessing.channels
+    check_trained(file, card.architecture, card.num_classes, num_channels)
+    module = build_architecture(card.architecture, card.num_classes, num_channels)
     load_weights(module, file, single_process(torch.device("cpu")))
     return module.eval()
 
@@ -96,9 +98,10 @@ class LoadedModel:
     """A packaged model, ready to score images."""
 
     module: nn.Module
-    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
+    """In eval mode, on the CPU, fp32: float32 N × channels × H × W → logits N × classes."""
     transform: Callable[..., torch.Tensor]
-    """A PIL image, a uint8 array H × W × 3 or a uint8 tensor 3 × H × W → float32 3 × H × W."""
+    """A PIL image, an array H × W × channels or a tensor channels × H × W → float32 channels × H × W; see
+    :class:`runner.data.images.transforms.PackagedTransform`."""
     classes: tuple[str, ...]
     """Class names in index order."""
 
@@ -118,7 +121,7 @@ def load_model(run_dir: str | Path) -> LoadedModel:
     preprocessing = package.card.preprocessing
     return LoadedModel(
         module=_packaged_module(package),
-        transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize),
+        transform=PackagedTransform(preprocessing.transforms, preprocessing.normalize, InputFormat.of(preprocessing)),
         classes=package.card.classes,
     )
 
@@ -128,7 +131,7 @@ class TrainedModel:
     """A model of a run, with its preprocessing and classes."""
 
     module: nn.Module
-    """In eval mode, on the CPU, fp32: float32 N × 3 × H × W → logits N × classes."""
+    """In eval mode, on the CPU, fp32: float32 N × channels × H × W → logits N × classes."""
     architecture: ModelConfig
     preprocessing: Preprocessing
     classes: tuple[str, ...]
@@ -152,15 +155,13 @@ def load_trained(run_dir: Path, config: Config, checkpoint: str, weights: Weight
     """
     chosen = choose_weights(run_dir, checkpoint, weights)
     classes, data = read_classes(run_dir), effective_data(config)
-    check_trained(chosen.file, config.model, len(classes))
-    module = build_architecture(config.model, len(classes))
+    check_trained(chosen.file, config.model, len(classes), data.channels)
+    module = build_architecture(config.model, len(classes), data.channels)
     load_weights(module, chosen.file, single_process(torch.device("cpu")))
     return TrainedModel(
         module=module.eval(),
         architecture=config.model,
-        preprocessing=Preprocessing(
-            image_size=data.image_size, transforms=data.eval_transforms, normalize=data.normalize
-        ),
+        preprocessing=preprocessing_of(data),
         classes=classes,
         origin=chosen.to_json(),
     )

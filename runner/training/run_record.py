@@ -16,6 +16,7 @@ from runner.base import wait_policy
 from runner.base.console import FILE_ONLY, LOGGER
 from runner.base.errors import CheckpointError, OutputError, RunnerError, StoppedOnRequest
 from runner.config.schema import Config
+from runner.config.schema.data import DataConfig
 from runner.data.fingerprint import Content, fingerprint
 from runner.data.loader.order import weights_by_class
 from runner.data.splits import Splits
@@ -24,7 +25,7 @@ from runner.dist.device import Precision, describe_device
 from runner.optimizer import peak_learning_rate
 from runner.run import provenance
 from runner.run.checkpoint import CheckpointStore
-from runner.run.package import write_package
+from runner.run.package import preprocessing_of, write_package
 from runner.run.run_folder import RunFolder, summary_of_experiment
 from runner.trainer.loop import Trainer
 from runner.trainer.metrics_log import summary_of_best
@@ -129,11 +130,7 @@ def package_best(folder: RunFolder, assembled: Assembled) -> Best:
         "architecture": trainer.config.model.model_dump(mode="json"),
         "num_classes": len(trainer.images.classes),
         "classes": list(trainer.images.classes),
-        "preprocessing": {
-            "image_size": data.image_size,
-            "transforms": [transform.model_dump(mode="json") for transform in data.eval_transforms],
-            "normalize": data.normalize.model_dump(mode="json"),
-        },
+        "preprocessing": preprocessing_of(data).model_dump(mode="json"),
         "weights_kind": best.weights,
         "best": {"metric": best.metric, "value": best.value, "epoch": best.epoch},
         "metrics": {},
@@ -163,11 +160,11 @@ def log_start(config: Config, splits: Splits, trainer: Trainer, precision: Preci
         "model       %s, %.1f M parameters, %d classes", config.model.name, num_parameters / 1e6, len(splits.classes)
     )
     LOGGER.info(
-        "data        %s: %s training and %s validation images, %d px, batch %d × %s",
+        "data        %s: %s training and %s validation images, %s, batch %d × %s",
         config.data.source,
         f"{len(splits.train):,}",
         f"{len(splits.val):,}",
-        config.data.image_size,
+        _described(config.data),
         config.data.batch_size,
         processes,
     )
@@ -188,6 +185,13 @@ def log_start(config: Config, splits: Splits, trainer: Trainer, precision: Preci
         peak_learning_rate(config.optimizer, dist.world_size),
         f"{config.optimizer.lr:g} × {processes}" if is_scaled else "not scaled with the number of processes",
     )
+
+
+def _described(data: DataConfig) -> str:
+    """The images that the model sees."""
+    size = data.image_size if isinstance(data.image_size, int) else "{} × {}".format(*data.image_size)
+    channels = "" if data.channels == 3 else f", {data.channels} channel{'' if data.channels == 1 else 's'}"
+    return f"{size} px{channels}" + (", 16 bits" if data.bit_depth == 16 else "")
 
 
 def _shown_weights(weights: dict[str, float]) -> str:

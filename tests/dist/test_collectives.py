@@ -54,7 +54,9 @@ def net():
 
 
 def measured(dist, num_images, batch_size):
-    data = SyntheticData.model_construct(image_size=32, num_classes=7, num_train=8, num_val=num_images)
+    data = SyntheticData.model_construct(
+        channels=3, bit_depth=8, image_size=32, num_classes=7, num_train=8, num_val=num_images
+    )
     model = net()
     # Each rank has seen other images; what is evaluated is what rank 0 saves.
     model[1].running_mean += dist.rank

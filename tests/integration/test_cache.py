@@ -66,7 +66,7 @@ def test_no_image_is_decoded_twice(
     from runner.data import source
 
     opened: list[str] = []
-    monkeypatch.setattr(source, "open_image", lambda path, most: opened.append(path) or open_image(path, most))
+    monkeypatch.setattr(source, "open_image", lambda path, *how: opened.append(path) or open_image(path, *how))
     open_image = runner.data.images.decode.open_image
     train(f"data.cache={cache}")
     for split, count in (("train", 20), ("val", 14)):
@@ -81,7 +81,7 @@ def test_by_default_the_images_of_evaluation_are_decoded_once(
     from runner.data import source
 
     opened: list[str] = []
-    monkeypatch.setattr(source, "open_image", lambda path, most: opened.append(path) or open_image(path, most))
+    monkeypatch.setattr(source, "open_image", lambda path, *how: opened.append(path) or open_image(path, *how))
     open_image = runner.data.images.decode.open_image
     kept = train()
     assert len([path for path in opened if "/val/" in path]) <= 14 + 1

@@ -265,7 +265,7 @@ def test_an_empty_batch_teaches_nothing(name):
     module = model_of(name)
     before = {key: value.clone() for key, value in module.named_buffers()}
     modes = {key: layer.training for key, layer in module.named_modules()}
-    with padded_batch(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
+    with padded_batch(torch.empty((0, 3, 0, 0), dtype=torch.uint8), (3, 32, 32), module) as images:
         logits = module(images.float())[:0]
         loss = nn.functional.cross_entropy(logits, torch.empty(0, dtype=torch.int64), reduction="sum")
         loss.backward()
@@ -277,7 +277,7 @@ def test_an_empty_batch_teaches_nothing(name):
 
 def test_synchronised_batchnorm_is_told_that_there_is_no_image():
     module = nn.SyncBatchNorm.convert_sync_batchnorm(Viewing())
-    with padded_batch(torch.empty((0, 3, 0, 0), dtype=torch.uint8), 32, module) as images:
+    with padded_batch(torch.empty((0, 3, 0, 0), dtype=torch.uint8), (3, 32, 32), module) as images:
         assert images.shape == (0, 3, 32, 32)
         assert module.training
 
@@ -307,7 +307,7 @@ def test_no_images_are_computed_in_the_format_of_synchronised_statistics(tiny, t
 def test_a_single_image_gets_a_twin():
     image = torch.randint(0, 256, (1, 3, 4, 4), dtype=torch.uint8)
     pair = torch.cat([image, image])
-    with padded_batch(image, 4, nn.Identity()) as left:
+    with padded_batch(image, (3, 4, 4), nn.Identity()) as left:
         assert torch.equal(left, pair)
-    with padded_batch(pair, 4, nn.Identity()) as left:
+    with padded_batch(pair, (3, 4, 4), nn.Identity()) as left:
         assert left is pair

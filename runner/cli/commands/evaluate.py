@@ -75,7 +75,7 @@ def _ready(argv: list[str]) -> tuple[Ready, Evaluation, Path]:
 
     check_machine(config, plan)
     weights = choose_weights(run_dir, call.checkpoint, call.weights)
-    check_trained(weights.file, config.model, len(classes))
+    check_trained(weights.file, config.model, len(classes), config.data.channels)
     inputs = EvaluationInputs(
         split=call.split, data=images.data, weights=weights.to_json(), differences=images.differences
     )

@@ -59,6 +59,8 @@ PREPROCESSING = Effect(on_resume="asked", at_evaluation="model")
 """Changes the result; part of the packaged model."""
 START = Effect(on_resume="never", at_evaluation="images")
 """Checkpoints with another value don't fit."""
+FIRST_LAYER = Effect(on_resume="never", at_evaluation="model")
+"""Checkpoints with another value don't fit; part of the packaged model."""
 LENGTH = Effect(on_resume="free", gives_more_to_do=True)
 """Decides when training ends."""
 AHEAD = Effect(on_resume="free")

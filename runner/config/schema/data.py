@@ -9,6 +9,7 @@ from pydantic import Field
 from runner.config.schema.base import (
     AHEAD,
     AS_TYPED,
+    FIRST_LAYER,
     IMAGES,
     LAST_BITS,
     NONE,
@@ -19,7 +20,7 @@ from runner.config.schema.base import (
     ConfigSection,
     LocalPath,
 )
-from runner.config.schema.transforms import Normalize, Size, Transform
+from runner.config.schema.transforms import Grey, ImageSize, Normalize, Transform
 
 # The classes of torchvision.datasets that `runner/data/sources/torchvision.py` reads.
 TorchvisionDatasetName = Literal[
@@ -94,10 +95,22 @@ class _Data(ConfigSection):
     balance: Annotated[Literal["none", "loss_weights", "sampler"], TRAINING]
     """Against classes of different sizes: weigh each image's loss by n / (K · n_c), for n images in K classes, n_c of
     them in its own; or draw images with these weights, with replacement, n per epoch."""
-    image_size: Annotated[Size, PREPROCESSING]
-    """Side in pixels of the square images that the model sees."""
+    channels: Annotated[Literal[1, 3, 4], FIRST_LAYER]
+    """Channels of the images that the model sees: 1 (grey), 3 (RGB) or 4 (RGBA, the fourth being 255 where a file has
+    none). The model's first layer is adapted; its pretrained weights are summed for 1 and repeated for 4."""
+    bit_depth: Annotated[Literal[8, 16], PREPROCESSING]
+    """Bits of a decoded pixel value. With 16, which takes data.channels=1, 16-bit grey files keep their depth; with 8
+    they are scaled to 0 … 255."""
+    image_size: Annotated[ImageSize, PREPROCESSING]
+    """Size in pixels of the images that the model sees: the side of a square, or [height, width]."""
+    resize: Annotated[Literal["crop", "letterbox", "squash"], PREPROCESSING]
+    """What each transform `resize` does with images of another aspect ratio. crop: keeps it and covers the size, for a
+    crop that follows; letterbox: keeps it, shows the whole image and fills the rest; squash: does not keep it."""
+    fill: Annotated[Grey, PREPROCESSING]
+    """The value of all channels beside a letterboxed image, 0 (black) to 255 (white)."""
     normalize: Annotated[Normalize, PREPROCESSING]
-    """How pixel values are centred and scaled. Weights of torchvision bring their own."""
+    """How pixel values are centred and scaled; `dataset check statistics=true` computes it. Weights of torchvision
+    bring their own for 3 channels."""
     train_transforms: Annotated[tuple[Transform, ...], TRAINING]
     """What is done to each training image, in this order, drawn anew each epoch."""
     eval_transforms: Annotated[tuple[Transform, ...], PREPROCESSING]

@@ -103,9 +103,9 @@ class TimmConfig(_Model):
     et al. 2016), where the architecture has it; null: the architecture's own."""
     global_pool: str | None
     """How the features of an image become one vector, such as avg, max or token; null: the architecture's own."""
-    img_size: Annotated[int, Field(ge=1)] | None
-    """Side in px of the images that a transformer of a fixed size is built for, such as data.image_size; null: the
-    architecture's own."""
+    img_size: ImageSize | None
+    """Size in px of the images that a transformer of a fixed size is built for, such as data.image_size: the side of a
+    square, or [height, width]; null: the architecture's own."""
 
 
 class CustomConfig(_Model):

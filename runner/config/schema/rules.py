@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.config.schema.model import WEIGHTS_FILE_SUFFIXES, WEIGHTS_OF, is_weights_file
-from runner.config.schema.transforms import FIXED_NAMES, RANDOM_NAMES
+from runner.config.schema.transforms import FIXED_NAMES, NEEDS_COLOURS, RANDOM_NAMES
 
 
 class Values:
@@ -138,6 +138,52 @@ def _normalize_comes_last(values: Values) -> Iterator[Problem]:
         )
 
 
+def _normalize_fits_the_channels(values: Values) -> Iterator[Problem]:
+    channels = values.number("data.channels")
+    sections: dict[str, Any] = {"data.normalize": values.get("data.normalize")}
+    for key in ("data.train_transforms", "data.eval_transforms"):
+        sections |= {f"{key}.{number}": entry for number, entry in enumerate(_entries(values, key))}
+    sections = {key: found for key, found in sections.items() if isinstance(found, Mapping)}
+    for key, found in sections.items():
+        if channels is None or (key != "data.normalize" and found.get("name") != "normalize"):
+            continue
+        for name in ("mean", "std"):
+            numbers = found.get(name)
+            if isinstance(numbers, list) and len(numbers) != channels:
+                same = "[" + ", ".join(["0.5"] * int(channels)) + "]"
+                yield Problem(
+                    key=f"{key}.{name}",
+                    value=numbers,
+                    has_value=True,
+                    message=f"must be a list of {channels:g}, one for each of data.channels",
+                    hint=f"give such values; python -m runner dataset check statistics=true data.channels={channels:g} "
+                    f"data.normalize.mean={same} data.normalize.std={same} … prints those of the training images",
+                )
+
+
+def _sixteen_bits_are_grey(values: Values) -> Iterator[Problem]:
+    if values.get("data.bit_depth") == 16 and values.get("data.channels") in (3, 4):
+        yield values.problem(
+            "data.bit_depth",
+            f"needs data.channels=1, not {values.get('data.channels')}: colours of 16 bits are read as 8 bits",
+        )
+
+
+def _four_channels_are_no_colours(values: Values) -> Iterator[Problem]:
+    if values.get("data.channels") != 4:
+        return
+    for key in ("data.train_transforms", "data.eval_transforms"):
+        for number, entry in enumerate(_entries(values, key)):
+            if entry.get("name") in NEEDS_COLOURS:
+                yield Problem(
+                    key=f"{key}.{number}.name",
+                    value=entry["name"],
+                    has_value=True,
+                    message="works on 1 or 3 channels, but data.channels = 4",
+                    hint="leave it out; what moves pixels takes 4 channels",
+                )
+
+
 def _entries(values: Values, key: str) -> list[Mapping[str, Any]]:
     found = values.get(key)
     return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
@@ -224,6 +270,9 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _columns_differ,
     _evaluation_draws_nothing,
     _normalize_comes_last,
+    _normalize_fits_the_channels,
+    _sixteen_bits_are_grey,
+    _four_channels_are_no_colours,
     _digits_bring_their_own,
     _batchnorm_needs_two_images,
     _weights_belong_to_the_architecture,

@@ -14,8 +14,10 @@ import numpy as np
 
 from runner.base.errors import InvalidDatasetError
 from runner.config.schema.data import DataConfig
+from runner.config.schema.transforms import height_and_width
 from runner.data.cache.memory import available_memory, format_bytes, free_fraction_of_memory
 from runner.data.images.batched import BatchedTransforms, split_transforms
+from runner.data.images.stored import InputFormat
 from runner.data.source import ImageSource
 
 # Limits with data.cache=auto.
@@ -80,8 +82,14 @@ def decide_cache_policy(data: DataConfig, train: ImageSource, num_evaluation_ima
             return CachePolicy("none", is_small, is_asked_for=False)
 
 
+def bytes_once_prepared(data: DataConfig) -> int:
+    """Bytes of an image after its transforms."""
+    height, width = height_and_width(data.image_size)
+    return height * width * InputFormat.of(data).prepared_bytes
+
+
 def _are_small(data: DataConfig, num_images: int) -> bool:
-    return num_images * data.image_size**2 * 3 <= _MOST_PREPARED_BYTES
+    return num_images * bytes_once_prepared(data) <= _MOST_PREPARED_BYTES
 
 
 def _bytes_if_small(train: ImageSource) -> int | None:

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional
 
 from runner.base.errors import DeviceError
 from runner.base.keyed_random import random_words_for
-from runner.config.schema.transforms import RandomCrop
+from runner.config.schema.transforms import RandomCrop, height_and_width
 from runner.data.cache.memory import available_memory, format_bytes
 from runner.data.images.batched import BatchedTransforms
 from runner.data.loader.batch import BadImage, Batch, Request
@@ -35,24 +35,25 @@ class DeviceImages:
         labels: Labels,
         transforms: BatchedTransforms,
         *,
-        size: int,
+        size: int | tuple[int, int],
         seed: int,
         bad: Iterable[BadImage],
     ) -> None:
         """Keep the images, not a copy.
 
         Args:
-            images: after the fixed transforms and padding, uint8, shape (N, side, side, 3), on the device.
+            images: after the fixed transforms and padding, uint8 (of 16 bits float32), shape
+                (N, height, width, channels), on the device.
             labels: class indices, shape (N,).
             transforms: the random crop and flips.
-            size: side in pixels of the images that the model sees.
+            size: data.image_size.
             seed: seed of the experiment.
             bad: images that can't be read; they are skipped.
         """
         self._images = images
         self._labels = torch.from_numpy(labels).to(images.device)
         self._transforms = transforms
-        self._size = size
+        self._height, self._width = height_and_width(size)
         self._seed = seed
         self._bad = {image.image: image for image in bad}
 
@@ -70,30 +71,29 @@ class DeviceImages:
         # One small asynchronous copy; not on MPS, where the source would have to outlive it.
         plan = plan.pin_memory() if device.type == "cuda" else plan
         chosen, top, left, down, across = plan.to(device, non_blocking=device.type == "cuda")
-        rows, columns = self._places(top, down), self._places(left, across)
+        rows, columns = _places(self._height, top, down), _places(self._width, left, across)
         images = self._images[chosen[:, None, None], rows[:, :, None], columns[:, None, :]]
         return Batch(
-            images=images.permute(0, 3, 1, 2) if len(ids) else torch.empty((0, 3, 0, 0), dtype=torch.uint8),
+            images=images.permute(0, 3, 1, 2) if len(ids) else images.new_empty((0, images.shape[-1], 0, 0)),
             labels=self._labels[chosen],
             ids=ids,
             asked=asked,
             bad=bad,
         )
 
-    def _places(self, start: Tensor, is_reversed: Tensor) -> Tensor:
-        """Rows or columns of each image of a batch, N × size."""
-        steps = torch.arange(self._size, device=start.device)
-        return start[:, None] + torch.where(is_reversed[:, None] > 0, self._size - 1 - steps, steps)
-
     def _drawn(self, epoch: int, draws: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         """Top and left of each crop, and whether it is flipped downwards and across; four of shape (N,)."""
-        num_places = self._images.shape[1] - self._size + 1
+        num_places = {
+            "top": self._images.shape[1] - self._height + 1,
+            "left": self._images.shape[2] - self._width + 1,
+        }
 
         def upper_half(purpose: str) -> npt.NDArray[np.uint64]:
             return random_words_for(draws, self._seed, purpose, epoch) >> np.uint64(32)
 
         places = [
-            (upper_half(side) * np.uint64(num_places) >> np.uint64(32)).astype(np.int64) for side in ("top", "left")
+            (upper_half(side) * np.uint64(number) >> np.uint64(32)).astype(np.int64)
+            for side, number in num_places.items()
         ]
         flips = [
             (upper_half(purpose) < np.uint64(probability * 2**32)).astype(np.int64)
@@ -103,6 +103,12 @@ class DeviceImages:
             )
         ]
         return places + flips
+
+
+def _places(length: int, start: Tensor, is_reversed: Tensor) -> Tensor:
+    """Rows or columns of each image of a batch, N × length."""
+    steps = torch.arange(length, device=start.device)
+    return start[:, None] + torch.where(is_reversed[:, None] > 0, length - 1 - steps, steps)
 
 
 def _numbers_of_draws(request: Request) -> npt.NDArray[np.int64]:
@@ -125,7 +131,8 @@ def load_onto(
         num_images: over all batches.
 
     Returns:
-        uint8, shape (N, side, side, 3), 0 where an image can't be read; and the images that can't.
+        uint8 (of 16 bits float32), shape (N, height, width, channels), 0 where an image can't be read; and the images
+        that can't.
 
     Raises:
         DeviceError: there is too little memory.
@@ -138,23 +145,25 @@ def load_onto(
             continue
         images = _padded(batch.images, transforms.crop).permute(0, 2, 3, 1)
         if kept is None:
-            check_device_memory(device, "training images", num_images, images[0].numel())
-            kept = torch.zeros((num_images, *images.shape[1:]), dtype=torch.uint8, device=device)
+            check_device_memory(device, "training images", num_images, images[0].nbytes)
+            kept = torch.zeros((num_images, *images.shape[1:]), dtype=images.dtype, device=device)
         kept[batch.ids.to(device)] = images.to(device)
     assert kept is not None, "a split without one readable image is refused before"
     return kept, bad
 
 
 def _padded(images: Tensor, crop: RandomCrop | None) -> Tensor:
-    """The images with the padding that torchvision's RandomCrop adds: N × 3 × side × side."""
+    """The images with the padding that torchvision's RandomCrop adds: N × channels × height × width."""
     if crop is None:
         return images
     padded: Tensor = images
+    fill = crop.fill / 255 if images.is_floating_point() else crop.fill
     if crop.padding:
-        padded = functional.pad(padded, [crop.padding] * 4, fill=crop.fill, padding_mode=crop.mode)
-    missing = crop.size - padded.shape[-1]
-    if missing > 0:
-        padded = functional.pad(padded, [missing] * 4, fill=crop.fill, padding_mode=crop.mode)
+        padded = functional.pad(padded, [crop.padding] * 4, fill=fill, padding_mode=crop.mode)
+    height, width = height_and_width(crop.size)
+    missing = [max(width - padded.shape[-1], 0), max(height - padded.shape[-2], 0)]
+    if any(missing):
+        padded = functional.pad(padded, missing * 2, fill=fill, padding_mode=crop.mode)
     return padded
 
 

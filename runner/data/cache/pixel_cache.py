@@ -21,7 +21,7 @@ from runner.data.cache.cache_policy import (
     leaves_memory_free,
     shared_memory_if_ample,
 )
-from runner.data.images.stored import DecodedImage, Pixels, StoredImage
+from runner.data.images.stored import RGB, DecodedImage, InputFormat, Pixels, StoredImage
 from runner.data.source import ImageSource, Labels
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -38,13 +38,16 @@ class PixelCache:
     processes inherit the map; training processes open the file by its name, which is removed once all have opened it.
     """
 
-    def __init__(self, file: Path, num_images: int, capacity: int, *, is_modest: bool = False) -> None:
+    def __init__(
+        self, file: Path, num_images: int, capacity: int, *, form: InputFormat = RGB, is_modest: bool = False
+    ) -> None:
         """Open the file, or create it.
 
         Args:
             file: on this machine, the same in all processes that share the cache.
             num_images: of the split.
             capacity: bytes of pixels at most, the same in all processes; allocated as needed.
+            form: channels and bits of all images.
             is_modest: stop growing when :func:`runner.data.cache.cache_policy.leaves_memory_free` says no.
 
         Raises:
@@ -52,6 +55,7 @@ class PixelCache:
         """
         self._first_byte = -(-(num_images + 1) * 3 * 8 // _PAGE) * _PAGE
         self._capacity = capacity
+        self._form = form
         self._is_modest = is_modest
         # A file lock is held by a process as a whole, and its threads decode in parallel.
         self._threads = Lock()
@@ -77,17 +81,20 @@ class PixelCache:
             with self._locked():
                 self._is_seen[image] = True
         start, height, width = self._rows[image].tolist()
-        pixels: Pixels = self._bytes[start - 1 : start - 1 + height * width * 3].reshape(height, width, 3)
+        num_bytes = height * width * self._form.decoded_bytes
+        # Offsets are multiples of the bytes of a value, as all images have the same format.
+        values = self._bytes[start - 1 : start - 1 + num_bytes].view(self._form.dtype)
+        pixels: Pixels = values.reshape(height, width, self._form.channels)
         return pixels
 
     def put(self, image: int, pixels: Pixels) -> None:
-        """Cache the pixels of this image, shape (height, width, 3), unless they are cached or don't fit."""
+        """Cache the pixels of this image, shape (height, width, channels), unless they are cached or don't fit."""
         if self._rows[image, 0]:
             return
-        start = self._take(pixels.size)
+        start = self._take(pixels.nbytes)
         if start is None:
             return
-        self._bytes[start : start + pixels.size] = pixels.reshape(-1)
+        self._bytes[start : start + pixels.nbytes] = np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)
         with self._locked():
             self._rows[image, 1:] = pixels.shape[:2]
             self._rows[image, 0] = start + 1
@@ -188,6 +195,7 @@ def cache_pixels(
     *,
     is_asked_for: bool,
     evaluation_bytes: int = 0,
+    form: InputFormat = RGB,
 ) -> CachedSource:
     """Cache the images of a source in memory that the processes of this machine share.
 
@@ -199,6 +207,7 @@ def cache_pixels(
         is_asked_for: whether the config says data.cache=memory; with auto the cache may take a small part of the free
             memory only.
         evaluation_bytes: bytes that the processes of this machine will take for cached evaluation images.
+        form: channels and bits of the images.
 
     Raises:
         MemoryBudgetError: they don't fit, or this is not Linux.
@@ -210,7 +219,7 @@ def cache_pixels(
         # Machines may share the folder, but not their memory; containers of one machine have the same boot id.
         machine = _BOOT.read_text().strip() if _BOOT.is_file() else platform.node()
         file = folder / f"runner-{name}-{machine}.pixels"
-        cache = PixelCache(file, len(source), needed, is_modest=not is_asked_for)
+        cache = PixelCache(file, len(source), needed, form=form, is_modest=not is_asked_for)
     except OSError as error:
         raise MemoryBudgetError(f"{file}: {reason_of(error)}") from error
     finally:

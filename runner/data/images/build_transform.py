@@ -1,14 +1,16 @@
 """Builds the torchvision transform for one entry of a transform list.
 
-All map uint8 tensors of shape (3, height, width) to such tensors, and draw from torch's CPU generator only.
+All map uint8 tensors of shape (channels, height, width) to such tensors, or with 16 bits float32 tensors of values in
+[0, 1], and draw from torch's CPU generator only.
 """
 
 from __future__ import annotations
 
 from typing import Any, assert_never
 
-from torch import nn
+from torch import Tensor, nn
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 
 from runner.config.schema.transforms import (
     AugMix,
@@ -42,16 +44,18 @@ from runner.config.schema.transforms import (
     Transform,
     TrivialAugment,
     WarpInterpolation,
+    height_and_width,
 )
-from runner.data.images.geometry import shorter_side_after_resize
+from runner.data.images.geometry import covered_size, resized_size
+from runner.data.images.stored import RGB, InputFormat
 
 
-def build_transform(transform: Transform) -> nn.Module:
-    """The transform of torchvision.transforms.v2 for an entry."""
+def build_transform(transform: Transform, form: InputFormat = RGB) -> nn.Module:
+    """The transform of torchvision.transforms.v2 for an entry, for images of a format."""
     step: nn.Module
     match transform:
         case Resize() | CenterCrop() | Pad() | Grayscale() | NormalizeEntry():
-            step = _fixed(transform)
+            step = _fixed(transform, form)
         case AutoAugment() | RandAugment() | TrivialAugment() | AugMix():
             step = _policy(transform)
         case (
@@ -63,24 +67,63 @@ def build_transform(transform: Transform) -> nn.Module:
             | RandomAffine()
             | RandomPerspective()
         ):
-            step = _geometric(transform)
+            step = _geometric(transform, form)
         case _:
-            step = _colour(transform)
+            step = _colour(transform, form)
     return step
 
 
-def _fixed(transform: FixedTransform) -> Any:  # noqa: ANN401 - torchvision has no types
+class _ToSize(nn.Module):
+    """A resize that torchvision has none for: it covers a rectangle, or fits into one, which is then filled.
+
+    Letterboxing as in YOLO (Redmon et al. 2016), the image in the middle.
+    """
+
+    def __init__(self, resize: Resize, form: InputFormat) -> None:
+        super().__init__()
+        self._resize = resize
+        self._form = form
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Scale an image of shape (channels, height, width), and fill what is missing beside it."""
+        height, width = resized_size(self._resize, self._form.resize, *image.shape[-2:])
+        sampling = _sampling(self._resize.interpolation)
+        resized: Tensor = functional.resize(image, [height, width], interpolation=sampling, antialias=True)
+        if self._form.resize == "crop":
+            return resized
+        full_height, full_width = height_and_width(self._resize.size)
+        left, top = (full_width - width) // 2, (full_height - height) // 2
+        sides = [left, top, full_width - width - left, full_height - height - top]
+        padded: Tensor = functional.pad(resized, sides, fill=value_of(self._form.fill, self._form))
+        return padded
+
+
+class _Clamp(nn.Module):
+    """Cuts what bicubic resampling overshoots, as torchvision does for uint8 only."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Clamp values to [0, 1]."""
+        return image.clamp(0, 1)
+
+
+def value_of(grey: int, form: InputFormat) -> int | float:
+    """A grey of 0 … 255 as a value of the images: with 16 bits they are in [0, 1]."""
+    return grey if form.bit_depth == 8 else grey / 255
+
+
+def _fixed(transform: FixedTransform, form: InputFormat) -> Any:  # noqa: ANN401 - torchvision has no types
     match transform:
         case Resize():
-            side = shorter_side_after_resize(transform)
-            return v2.Resize(side, interpolation=_sampling(transform.interpolation), antialias=True)
+            step = _resize(transform, form)
+            is_clamped = form.bit_depth == 16 and transform.interpolation == "bicubic"
+            return nn.Sequential(step, _Clamp()) if is_clamped else step
         case CenterCrop():
             return v2.CenterCrop(transform.size)
         case Pad():
             sides = transform.padding if isinstance(transform.padding, int) else list(transform.padding)
-            return v2.Pad(sides, fill=transform.fill, padding_mode=transform.mode)
+            return v2.Pad(sides, fill=value_of(transform.fill, form), padding_mode=transform.mode)
         case Grayscale():
-            return v2.Grayscale(num_output_channels=3)
+            return v2.Grayscale(num_output_channels=form.channels)
         case NormalizeEntry():
             # Normalizer does it on the device, for a whole batch at once.
             return v2.Identity()
@@ -88,18 +131,33 @@ def _fixed(transform: FixedTransform) -> Any:  # noqa: ANN401 - torchvision has 
             assert_never(transform)
 
 
-def _geometric(transform: GeometricTransform) -> Any:  # noqa: ANN401, PLR0911 - a table
+def _resize(transform: Resize, form: InputFormat) -> nn.Module:
+    sampling = _sampling(transform.interpolation)
+    match form.resize:
+        case "crop" if isinstance(transform.size, int):
+            resize: nn.Module = v2.Resize(covered_size(transform), interpolation=sampling, antialias=True)
+        case "squash":
+            sides = height_and_width(transform.size)
+            resize = v2.Resize(sides, interpolation=sampling, antialias=True)
+        case _:
+            resize = _ToSize(transform, form)
+    return resize
+
+
+def _geometric(transform: GeometricTransform, form: InputFormat) -> Any:  # noqa: ANN401, PLR0911 - a table
     match transform:
         case RandomResizedCrop(size=size, scale=scale, ratio=ratio):
             sampling = _sampling(transform.interpolation)
             return v2.RandomResizedCrop(size, scale=scale, ratio=ratio, interpolation=sampling, antialias=True)
-        case RandomCrop(size=size, padding=padding, fill=fill, mode=mode):
+        case RandomCrop(size=size, padding=padding, mode=mode):
+            fill = value_of(transform.fill, form)
             return v2.RandomCrop(size, padding=padding or None, pad_if_needed=True, fill=fill, padding_mode=mode)
         case RandomHorizontalFlip():
             return v2.RandomHorizontalFlip(transform.p)
         case RandomVerticalFlip():
             return v2.RandomVerticalFlip(transform.p)
-        case RandomRotation(degrees=degrees, fill=fill):
+        case RandomRotation(degrees=degrees):
+            fill = value_of(transform.fill, form)
             return v2.RandomRotation(degrees, interpolation=_warping(transform.interpolation), fill=fill)
         case RandomAffine():
             return v2.RandomAffine(
@@ -108,22 +166,23 @@ def _geometric(transform: GeometricTransform) -> Any:  # noqa: ANN401, PLR0911 -
                 scale=transform.scale,
                 shear=transform.shear,
                 interpolation=_warping(transform.interpolation),
-                fill=transform.fill,
+                fill=value_of(transform.fill, form),
             )
-        case RandomPerspective(distortion_scale=distortion, p=p, fill=fill):
+        case RandomPerspective(distortion_scale=distortion, p=p):
+            fill = value_of(transform.fill, form)
             return v2.RandomPerspective(distortion, p, interpolation=_warping(transform.interpolation), fill=fill)
         case _:
             assert_never(transform)
 
 
-def _colour(transform: ColourTransform) -> Any:  # noqa: ANN401, PLR0911 - a table
+def _colour(transform: ColourTransform, form: InputFormat) -> Any:  # noqa: ANN401, PLR0911 - a table
     match transform:
         case ColorJitter():
             return v2.ColorJitter(transform.brightness, transform.contrast, transform.saturation, transform.hue)
         case RandomGrayscale():
             return v2.RandomGrayscale(transform.p)
         case RandomSolarize():
-            return v2.RandomSolarize(transform.threshold, transform.p)
+            return v2.RandomSolarize(value_of(transform.threshold, form), transform.p)
         case RandomPosterize():
             return v2.RandomPosterize(transform.bits, transform.p)
         case RandomEqualize():
@@ -133,7 +192,8 @@ def _colour(transform: ColourTransform) -> Any:  # noqa: ANN401, PLR0911 - a tab
         case GaussianBlur():
             return v2.GaussianBlur(transform.kernel_size, transform.sigma)
         case RandomErasing():
-            return v2.RandomErasing(transform.p, transform.scale, transform.ratio, transform.value)
+            value = value_of(transform.value, form)
+            return v2.RandomErasing(transform.p, transform.scale, transform.ratio, value)
         case _:
             assert_never(transform)
 

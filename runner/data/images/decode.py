@@ -1,11 +1,14 @@
-"""Decodes image files to RGB pixels.
+"""Decodes image files to pixels: grey, RGB or RGBA.
 
 Conventions, which apply to a packaged model as well:
 - The orientation of EXIF, TIFF or XMP is applied.
-- Transparent pixels are composited over white.
-- 16-bit grey is scaled, 0 … 65535 to 0 … 255, not clipped. Pillow returns some 16-bit files as 32-bit integers, so
-  these count as 16-bit; 32-bit floats count as 0 … 1. Values outside of these ranges raise an error: scaling each image
-  by its own extremes would make images incomparable.
+- Of 1 or 3 channels transparent pixels are composited over white. Of 4 channels the fourth is that of the file, or 255
+  where it has none; CMYK is refused then, as ink is no alpha, and so is a TIFF whose fourth channel Pillow leaves out.
+- Colours become grey as ITU-R 601-2 luma, by Pillow.
+- 16-bit grey is scaled, 0 … 65535 to 0 … 255, not clipped; with 16 bits it stays as it is, and files of 8 bits are
+  scaled up, 0 … 255 to 0 … 65535. Pillow returns some 16-bit files as 32-bit integers, so these count as 16-bit; 32-bit
+  floats count as 0 … 1. Values outside of these ranges raise an error: scaling each image by its own extremes would
+  make images incomparable. Colours of 16 bits are read by Pillow as 8 bits.
 - CMYK is converted without a colour profile, as Pillow and torchvision do; Pillow undoes Adobe's inversion in JPEGs.
 - The first frame of an animation is used.
 """
@@ -27,14 +30,14 @@ from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from runner.base.errors import DeviceError, InvalidDatasetError
 from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.config.schema.data import MOST_PIXELS
 from runner.data.images import jpeg
-from runner.data.images.stored import DecodedImage, Pixels, StoredImage
+from runner.data.images.stored import RGB, DecodedImage, InputFormat, Pixels, StoredImage
 from runner.data.sources.index import printable_path
 
 # The format follows from the content, as extensions are often wrong. Some of Pillow's other formats start programs.
@@ -66,17 +69,18 @@ FAULTS_OF_THE_MACHINE = frozenset(
 )
 
 
-def decode_image(path: str, max_pixels: int = MOST_PIXELS) -> Pixels:
-    """The pixels of an image file, uint8 RGB, shape (height, width, 3), writable; see :func:`open_image`."""
-    return open_image(path, max_pixels).pixels()
+def decode_image(path: str, max_pixels: int = MOST_PIXELS, form: InputFormat = RGB) -> Pixels:
+    """The pixels of an image file, writable; see :func:`open_image` and :func:`to_pixels`."""
+    return open_image(path, max_pixels, form).pixels()
 
 
-def open_image(path: str, max_pixels: int = MOST_PIXELS) -> StoredImage:
+def open_image(path: str, max_pixels: int = MOST_PIXELS, form: InputFormat = RGB) -> StoredImage:
     """Open an image file; a JPEG is decoded later, other formats at once.
 
     Args:
         path: of the file.
         max_pixels: largest width × height; compared with the file's header before anything is decoded.
+        form: channels and bits of the pixels.
 
     Raises:
         InvalidDatasetError: the file is missing, may not be read, is empty, truncated or not an image, or has too many
@@ -88,13 +92,13 @@ def open_image(path: str, max_pixels: int = MOST_PIXELS) -> StoredImage:
         header = jpeg.read_header(content) if content is not None else None
         if content is None or header is None:
             file.seek(0)
-            return DecodedImage(_decoded_by_pillow(file, max_pixels))
+            return DecodedImage(_decoded_by_pillow(file, max_pixels, form))
         _refuse_large(header.width, header.height, max_pixels)
-        return _Jpeg(path, content, header, _orientation_of(content), max_pixels)
+        return _Jpeg(path, content, header, _orientation_of(content), max_pixels, form)
 
 
-def bytes_once_decoded(path: str) -> int:
-    """Bytes of the RGB pixels of an image file, computed from its header.
+def bytes_once_decoded(path: str, form: InputFormat = RGB) -> int:
+    """Bytes of the pixels of an image file, computed from its header.
 
     Raises:
         InvalidDatasetError: as :func:`open_image`, for errors in the header.
@@ -103,7 +107,7 @@ def bytes_once_decoded(path: str) -> int:
     with _named_errors(path), open_regular(path) as file:
         _refuse_endless_header(file)
         with _unwarned(), Image.open(file, formats=_FORMATS) as image:
-            return image.width * image.height * 3
+            return image.width * image.height * form.decoded_bytes
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ class _Jpeg:
     header: jpeg.Header
     orientation: int
     max_pixels: int
+    form: InputFormat
 
     @property
     def height(self) -> int:
@@ -125,11 +130,13 @@ class _Jpeg:
         return self.header.height if self.orientation in _ON_THEIR_SIDE else self.header.width
 
     def pixels(self, reduction: int = 1) -> Pixels:
-        stored = jpeg.decode(self.content, self.header, reduction)
+        as_grey = self.form.channels == 1 and self.header.is_grey
+        stored = jpeg.decode(self.content, self.header, reduction, as_grey=as_grey)
         if stored is not None:
-            return _upright(stored, self.orientation)
+            in_form = stored if self.form == RGB or as_grey else _from_rgb(stored, self.form)
+            return _upright(_deepened(in_form, self.form), self.orientation)
         with _named_errors(self.path):
-            return _decoded_by_pillow(BytesIO(self.content), self.max_pixels)
+            return _decoded_by_pillow(BytesIO(self.content), self.max_pixels, self.form)
 
 
 def _content_of_jpeg(file: BinaryIO) -> bytes | None:
@@ -147,11 +154,11 @@ def _orientation_of(content: bytes) -> int:
         return _orientation(image)
 
 
-def _decoded_by_pillow(file: BinaryIO, max_pixels: int) -> Pixels:
+def _decoded_by_pillow(file: BinaryIO, max_pixels: int, form: InputFormat) -> Pixels:
     _refuse_endless_header(file)
     with _unwarned(), Image.open(file, formats=_FORMATS) as image:
         _refuse_large(*image.size, max_pixels)
-        return to_rgb(image)
+        return to_pixels(image, form)
 
 
 def _refuse_endless_header(file: BinaryIO) -> None:
@@ -191,36 +198,64 @@ def _refuse_large(width: int, height: int, max_pixels: int) -> None:
         )
 
 
-def to_rgb(image: Image.Image) -> Pixels:
+def to_pixels(image: Image.Image, form: InputFormat = RGB) -> Pixels:
     """The pixels of a Pillow image of any mode, by the conventions of this module.
 
     Returns:
-        uint8 RGB, shape (height, width, 3), writable.
+        uint8 or, of 16 bits, uint16; shape (height, width, channels), writable.
 
     Raises:
-        ValueError: values are outside of the range of the mode.
+        ValueError: values are outside of the range of the mode, or it has no such channels.
     """
     image.load()
-    return _upright(_rgb_as_stored(image), _orientation(image))
+    return _upright(_as_stored(image, form), _orientation(image))
 
 
-def _rgb_as_stored(image: Image.Image) -> Pixels:
+def _as_stored(image: Image.Image, form: InputFormat) -> Pixels:
     match image.mode:
         case "I;16" | "I;16L" | "I;16B" | "I;16N" | "I":
-            return _rgb_from_grey(np.asarray(image), 65535)
+            return _from_grey(np.asarray(image), 65535, form)
         case "F":
-            return _rgb_from_grey(np.asarray(image), 1)
+            return _from_grey(np.asarray(image), 1, form)
+        case _ if form.channels == 4:
+            _refuse_other_fourth_channels(image)
+            return np.array(image.convert("RGBA"))
         case _ if image.has_transparency_data:
             canvas = Image.new("RGBA", image.size, "white")
             canvas.alpha_composite(image.convert("RGBA"))
-            return np.array(canvas.convert("RGB"))
-        case "RGB":
-            return np.array(image)
-        case _:
-            return np.array(image.convert("RGB"))
+            image = canvas.convert("RGB")
+    if form.channels == 3:
+        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+    # Other modes than grey by way of RGB, as JPEGs are converted.
+    grey = image if image.mode == "L" else image.convert("RGB").convert("L")
+    return _deepened(np.array(grey)[:, :, np.newaxis], form)
 
 
-def _rgb_from_grey(values: npt.NDArray[np.generic], largest: int) -> Pixels:
+def _refuse_other_fourth_channels(image: Image.Image) -> None:
+    if image.mode == "CMYK":
+        raise ValueError("its fourth channel is the black ink of CMYK; convert it to RGBA, or use data.channels=3")
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "RGB":
+        return
+    if image.tag_v2.get(TiffImagePlugin.SAMPLESPERPIXEL, 3) > 3:
+        raise ValueError(
+            "Pillow leaves out its fourth channel, of which the file does not say what it is (TIFF's ExtraSamples is "
+            "0); write it with ExtraSamples = 2, or use data.channels=3"
+        )
+
+
+def _from_rgb(pixels: Pixels, form: InputFormat) -> Pixels:
+    """Grey or RGBA pixels from RGB of 8 bits."""
+    mode = "L" if form.channels == 1 else "RGBA"
+    converted: Pixels = np.array(Image.fromarray(pixels).convert(mode))
+    return converted.reshape(*pixels.shape[:2], form.channels)
+
+
+def _deepened(pixels: Pixels, form: InputFormat) -> Pixels:
+    """Pixels of 8 bits in the bits of the format; 255 × 257 = 65535."""
+    return pixels if form.bit_depth == 8 else pixels.astype(np.uint16) * np.uint16(257)
+
+
+def _from_grey(values: npt.NDArray[np.generic], largest: int, form: InputFormat) -> Pixels:
     numbers = values.astype(np.float64)
     low, high = numbers.min(), numbers.max()
     # NaN fails this condition, too.
@@ -229,7 +264,13 @@ def _rgb_from_grey(values: npt.NDArray[np.generic], largest: int) -> Pixels:
             f"pixel values from {low:g} to {high:g}, where {values.dtype} must be within 0 … {largest}; "
             "convert it to 8 bits per channel"
         )
-    return np.repeat(np.rint(numbers * (255 / largest)).astype(np.uint8)[:, :, np.newaxis], 3, axis=2)
+    if form.bit_depth == 16:
+        return np.rint(numbers * (65535 / largest)).astype(np.uint16)[:, :, np.newaxis]
+    grey = np.rint(numbers * (255 / largest)).astype(np.uint8)[:, :, np.newaxis]
+    if form.channels == 4:
+        opaque = np.full_like(grey, 255)
+        return np.concatenate((grey, grey, grey, opaque), axis=2)
+    return np.repeat(grey, form.channels, axis=2)
 
 
 def _orientation(image: Image.Image) -> int:

@@ -1,4 +1,4 @@
-"""Checks from the config that a list of transforms results in squares of data.image_size."""
+"""The sizes that images have after transforms; checks that these result in data.image_size."""
 
 from __future__ import annotations
 
@@ -15,20 +15,35 @@ from runner.config.schema.data import (
     TorchvisionData,
     TorchvisionDatasetName,
 )
-from runner.config.schema.transforms import CenterCrop, Pad, RandomCrop, RandomResizedCrop, Resize, Transform
+from runner.config.schema.transforms import (
+    CenterCrop,
+    Pad,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+    height_and_width,
+)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """The size of all images at one point of a pipeline, as far as the config determines it."""
+    """The size in pixels of all images at one point of a pipeline, as far as the config determines it."""
 
-    shorter_side: int | None
-    """In pixels; None if images differ."""
-    is_square: bool
+    height: int | None = None
+    """None if images differ, as with `width`; both are known, or neither."""
+    width: int | None = None
+    shorter_side: int | None = None
+    """None if images differ."""
+
+    @classmethod
+    def known(cls, height: int, width: int) -> Extent:
+        """The same for all images."""
+        return cls(height, width, min(height, width))
 
 
 def find_size_problems(data: DataConfig) -> list[Problem]:
-    """Problems of transforms whose results are not data.image_size × data.image_size, or that fail on some image."""
+    """Problems of transforms whose results are not of data.image_size, or that fail on some image."""
     pipelines = {"data.train_transforms": data.train_transforms, "data.eval_transforms": data.eval_transforms}
     return [
         problem
@@ -38,55 +53,91 @@ def find_size_problems(data: DataConfig) -> list[Problem]:
     ]
 
 
-def shorter_side_after_resize(resize: Resize) -> int:
-    """Length in pixels of the shorter side of a resized image."""
-    return round(resize.size / resize.crop_fraction)
+def covered_size(resize: Resize) -> int | tuple[int, int]:
+    """What an image covers after resizing with data.resize=crop, in pixels: its shorter side, or [height, width]."""
+    if isinstance(resize.size, int):
+        return round(resize.size / resize.crop_fraction)
+    height, width = resize.size
+    return round(height / resize.crop_fraction), round(width / resize.crop_fraction)
+
+
+def resized_size(resize: Resize, mode: str, height: int, width: int) -> tuple[int, int]:
+    """Height and width of an image after scaling, before anything is filled; in pixels.
+
+    Args:
+        resize: the entry.
+        mode: data.resize.
+        height, width: of the image.
+    """
+    full_height, full_width = height_and_width(resize.size)
+    if mode == "squash":
+        return full_height, full_width
+    if mode == "letterbox":
+        scale = min(full_height / height, full_width / width)
+        # Of an image that is long enough, less than a pixel would be left.
+        return max(1, min(full_height, round(height * scale))), max(1, min(full_width, round(width * scale)))
+    covered = covered_size(resize)
+    if isinstance(covered, int):  # as torchvision's Resize
+        longer = int(covered * max(height, width) / min(height, width))
+        return (covered, longer) if height <= width else (longer, covered)
+    scale = max(covered[0] / height, covered[1] / width)
+    return max(covered[0], round(height * scale)), max(covered[1], round(width * scale))
 
 
 def _size_problem(key: str, transforms: Sequence[Transform], data: DataConfig) -> Problem | None:
-    extent = reduce(_after, transforms, _at_start(data))
-    size = data.image_size
-    if extent == Extent(size, is_square=True):
+    extent = reduce(lambda before, transform: _after(before, transform, data), transforms, _at_start(data))
+    size, (height, width) = data.image_size, height_and_width(data.image_size)
+    if (extent.height, extent.width) == (height, width):
         return None
-    if extent.is_square:
-        found = f"gives images of {extent.shorter_side} × {extent.shorter_side} pixels"
+    if extent.height is not None:
+        order = "" if extent.height == extent.width else " (height × width)"
+        found = f"gives images of {extent.height} × {extent.width} pixels{order}"
     elif extent.shorter_side is not None:
         found = f"gives images whose shorter side is {extent.shorter_side} pixels and whose longer side varies"
     else:
         found = "gives images of different sizes"
-    crop = f"{{name: center_crop, size: {size}}}"
+    shown = size if isinstance(size, int) else list(size)
+    crop = f"{{name: center_crop, size: {shown}}}"
     if key == "data.train_transforms":
-        crop += f" or {{name: random_resized_crop, size: {size}}}"
+        crop += f" or {{name: random_resized_crop, size: {shown}}}"
     return Problem(
         key=key,
-        message=f"{found}, but the model sees {size} × {size} (data.image_size)",
+        message=f"{found}, but the model sees {height} × {width} (data.image_size)",
         hint=f"end the list with {crop}",
     )
 
 
-def _after(extent: Extent, transform: Transform) -> Extent:
+def _after(extent: Extent, transform: Transform, data: DataConfig) -> Extent:
     match transform:
+        case Resize() if data.resize != "crop":
+            return Extent.known(*height_and_width(transform.size))
+        case Resize() if extent.height is not None and extent.width is not None:
+            return Extent.known(*resized_size(transform, "crop", extent.height, extent.width))
         case Resize():
-            return Extent(shorter_side_after_resize(transform), extent.is_square)
+            covered = covered_size(transform)
+            return Extent(shorter_side=covered if isinstance(covered, int) else None)
         case CenterCrop() | RandomResizedCrop() | RandomCrop():
-            return Extent(transform.size, is_square=True)
-        case Pad(padding=int(padding)):
-            return Extent(extent.shorter_side and extent.shorter_side + 2 * padding, extent.is_square)
-        case Pad(padding=(left, top, right, bottom)):
-            is_square = extent.is_square and left + right == top + bottom
-            # Different padding of height and width: the shorter side is known for a square image only.
-            is_known = extent.is_square or left + right == top + bottom
-            side = extent.shorter_side if is_known else None
-            return Extent(side and side + min(left + right, top + bottom), is_square)
+            return Extent.known(*height_and_width(transform.size))
+        case Pad():
+            return _after_padding(extent, transform)
         case _:
             return extent  # all others keep the size
+
+
+def _after_padding(extent: Extent, pad: Pad) -> Extent:
+    left, top, right, bottom = [pad.padding] * 4 if isinstance(pad.padding, int) else pad.padding
+    if extent.height is not None and extent.width is not None:
+        return Extent.known(extent.height + top + bottom, extent.width + left + right)
+    # Either side may be the shorter one, so that both must grow alike.
+    is_known = extent.shorter_side is not None and left + right == top + bottom
+    return Extent(shorter_side=(extent.shorter_side or 0) + left + right if is_known else None)
 
 
 def _mirror_problem(key: str, transforms: Sequence[Transform], data: DataConfig) -> Problem | None:
     """A transform of mode reflect whose padding may be larger than an image allows."""
     extent = _at_start(data)
     for number, transform in enumerate(transforms):
-        needed = _mirrored_pixels(transform, extent.shorter_side)
+        needed = _mirrored_pixels(transform, extent)
         if needed and (extent.shorter_side is None or extent.shorter_side <= needed):
             side = "of unknown size" if extent.shorter_side is None else f"of {extent.shorter_side} pixels"
             return Problem(
@@ -96,17 +147,20 @@ def _mirror_problem(key: str, transforms: Sequence[Transform], data: DataConfig)
                 message=f"can add at most one pixel less than the image has, here {needed} to a shorter side {side}",
                 hint="resize before, or use mode edge",
             )
-        extent = _after(extent, transform)
+        extent = _after(extent, transform, data)
     return None
 
 
-def _mirrored_pixels(transform: Transform, shorter_side: int | None) -> int:
+def _mirrored_pixels(transform: Transform, extent: Extent) -> int:
     """The most pixels that mode reflect adds on one side; 0 where it does not mirror."""
     match transform:
         case Pad(mode="reflect", padding=padding):
             return padding if isinstance(padding, int) else max(padding)
         case RandomCrop(mode="reflect", size=size, padding=padding):
-            missing = size - (shorter_side or 0) - 2 * padding
+            shorter = extent.shorter_side or 0
+            present = (extent.height or shorter, extent.width or shorter)
+            wanted = height_and_width(size)
+            missing = max(want - has - 2 * padding for want, has in zip(wanted, present, strict=True))
             return max(padding, missing if missing > 0 else 0)
         case _:
             return 0
@@ -115,14 +169,14 @@ def _mirrored_pixels(transform: Transform, shorter_side: int | None) -> int:
 def _at_start(data: DataConfig) -> Extent:
     match data:
         case DigitsData():
-            return Extent(8, is_square=True)
+            return Extent.known(8, 8)
         case TorchvisionData():
             side = _square_side(data.name)
-            return Extent(side, is_square=side is not None)
+            return Extent() if side is None else Extent.known(side, side)
         case SyntheticData():
-            return Extent(data.image_size, is_square=True)
+            return Extent.known(*height_and_width(data.image_size))
         case _:  # files may have any size
-            return Extent(None, is_square=False)
+            return Extent()
 
 
 def _square_side(name: TorchvisionDatasetName) -> int | None:

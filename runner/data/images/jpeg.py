@@ -25,6 +25,7 @@ class Header:
 
     height: int
     width: int
+    is_grey: bool = False
 
 
 def read_header(content: bytes) -> Header | None:
@@ -33,7 +34,7 @@ def read_header(content: bytes) -> Header | None:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
     except ValueError:
         return None
-    return Header(height, width) if colours in _COLOURS else None
+    return Header(height, width, is_grey=colours == "Gray") if colours in _COLOURS else None
 
 
 def may_be_turned(content: bytes) -> bool:
@@ -41,7 +42,7 @@ def may_be_turned(content: bytes) -> bool:
     return b"Exif\x00" in content or b"http://ns.adobe.com/xap/" in content
 
 
-def decode(content: bytes, header: Header, reduction: int) -> Pixels | None:
+def decode(content: bytes, header: Header, reduction: int, *, as_grey: bool = False) -> Pixels | None:
     """The pixels as stored, before the EXIF orientation is applied; None if the file is damaged, however slightly.
 
     Reduced images come from the low frequencies of each block of 8 × 8 pixels (libjpeg's scaled inverse DCT), so their
@@ -51,13 +52,17 @@ def decode(content: bytes, header: Header, reduction: int) -> Pixels | None:
         content: of the file.
         header: of the same.
         reduction: 1, 2, 4 or 8, of height and width.
+        as_grey: only the luminance; for grey files, as that of colours is rounded in another way than Pillow's.
 
     Returns:
-        uint8 RGB, shape (⌈height / reduction⌉, ⌈width / reduction⌉, 3), writable.
+        uint8, shape (⌈height / reduction⌉, ⌈width / reduction⌉, 3), RGB, or with `as_grey` (…, …, 1); writable.
     """
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
-            content, "RGB", min_height=-(-header.height // reduction), min_width=-(-header.width // reduction)
+            content,
+            "GRAY" if as_grey else "RGB",
+            min_height=-(-header.height // reduction),
+            min_width=-(-header.width // reduction),
         )
     except ValueError:
         return None

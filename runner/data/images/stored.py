@@ -3,12 +3,71 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint8 | np.uint16]
+"""Shape (height, width, channels)."""
+
+
+class InputSection(Protocol):
+    """What says how images are read: the group `data`, and the preprocessing of a package."""
+
+    @property
+    def channels(self) -> Literal[1, 3, 4]:
+        """data.channels."""
+
+    @property
+    def bit_depth(self) -> Literal[8, 16]:
+        """data.bit_depth."""
+
+    @property
+    def resize(self) -> Literal["crop", "letterbox", "squash"]:
+        """data.resize."""
+
+    @property
+    def fill(self) -> int:
+        """data.fill."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFormat:
+    """How the pixels of files become those that the model sees."""
+
+    channels: Literal[1, 3, 4] = 3
+    bit_depth: Literal[8, 16] = 8
+    resize: Literal["crop", "letterbox", "squash"] = "crop"
+    fill: int = 0
+
+    @classmethod
+    def of(cls, section: InputSection) -> InputFormat:
+        """The format that a section describes."""
+        return cls(channels=section.channels, bit_depth=section.bit_depth, resize=section.resize, fill=section.fill)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8 | np.uint16]:
+        """Type of decoded values."""
+        return np.dtype(np.uint8) if self.bit_depth == 8 else np.dtype(np.uint16)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of a decoded pixel: its channels as uint8, or as uint16."""
+        return self.channels * self.bit_depth // 8
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Bytes of a pixel after the transforms: its channels as uint8, or as float32 where there are 16 bits."""
+        return self.channels * (1 if self.bit_depth == 8 else 4)
+
+    @property
+    def meaning(self) -> str:
+        """The channels in their order."""
+        return {1: "grey", 3: "RGB", 4: "RGBA"}[self.channels]
+
+
+RGB = InputFormat()
 
 
 class StoredImage(Protocol):
@@ -30,7 +89,7 @@ class StoredImage(Protocol):
                 decoded faster at that size; others are decoded at full size.
 
         Returns:
-            uint8 RGB, shape (height, width, 3), upright.
+            uint8, or uint16 where the format has 16 bits; shape (height, width, channels), upright.
 
         Raises:
             InvalidDatasetError: the image is damaged; names the image and the reason.
@@ -57,3 +116,22 @@ class DecodedImage:
         """All pixels, whatever the reduction; not a copy."""
         del reduction
         return self.decoded
+
+
+def for_display(pixels: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+    """Pixels as a screen shows them: RGB of 8 bits; a fourth channel is left out.
+
+    Args:
+        pixels: uint8, uint16 or, in [0, 1], floating point; shape (height, width, 1, 3 or 4).
+
+    Returns:
+        uint8, shape (height, width, 3).
+    """
+    match pixels.dtype.kind, pixels.dtype.itemsize:
+        case "f", _:
+            shown = np.rint(pixels.astype(np.float64).clip(0, 1) * 255).astype(np.uint8)
+        case _, 2:
+            shown = np.rint(pixels.astype(np.float64) * (255 / 65535)).astype(np.uint8)
+        case _:
+            shown = pixels.astype(np.uint8, copy=False)
+    return np.repeat(shown, 3, axis=2) if shown.shape[2] == 1 else shown[:, :, :3]

@@ -22,10 +22,11 @@ from runner.config.schema.transforms import (
     RandomResizedCrop,
     Resize,
     Transform,
+    height_and_width,
 )
 from runner.data.images.build_transform import build_transform
-from runner.data.images.decode import to_rgb
-from runner.data.images.stored import StoredImage
+from runner.data.images.decode import to_pixels
+from runner.data.images.stored import RGB, InputFormat, Pixels, StoredImage
 
 _REDUCTIONS = (8, 4, 2)
 # A reduced crop has at least this many times the result's pixels along each side, like Pillow's `reducing_gap=2.0`, of
@@ -36,9 +37,9 @@ _GAP = 2
 class Pipeline:
     """A sequence of transforms; implements :class:`runner.data.loader.prepare.Preparation`."""
 
-    def __init__(self, transforms: Sequence[Transform], *, reduces: bool = False) -> None:
+    def __init__(self, transforms: Sequence[Transform], form: InputFormat = RGB, *, reduces: bool = False) -> None:
         """See :func:`pipeline_of` and :func:`train_transform`."""
-        self._steps = [build_transform(transform) for transform in transforms]
+        self._steps = [build_transform(transform, form) for transform in transforms]
         match tuple(transforms):
             case (RandomResizedCrop(interpolation="bilinear" | "bicubic") as crop, *_):
                 drawn_first = ReducingCrop(crop, reduces=reduces)
@@ -51,7 +52,7 @@ class Pipeline:
         self._rest = self._steps[num_begun:]
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Apply all transforms to a uint8 image of shape (3, height, width)."""
+        """Apply all transforms to an image of shape (channels, height, width), as :func:`as_tensor` gives it."""
         for step in self._steps:
             image = step(image)
         return image
@@ -73,17 +74,17 @@ def _resized(resize: nn.Module, stored: StoredImage) -> Callable[[], Tensor]:
 
 def train_transform(data: DataConfig) -> Pipeline:
     """The pipeline for training images. Draws from torch's global CPU generator only."""
-    return Pipeline(data.train_transforms, reduces=data.jpeg_reduction == "auto")
+    return Pipeline(data.train_transforms, InputFormat.of(data), reduces=data.jpeg_reduction == "auto")
 
 
 def eval_transform(data: DataConfig) -> Pipeline:
     """The pipeline for evaluation and for the packaged model."""
-    return pipeline_of(data.eval_transforms)
+    return pipeline_of(data.eval_transforms, InputFormat.of(data))
 
 
-def pipeline_of(transforms: Sequence[Transform]) -> Pipeline:
+def pipeline_of(transforms: Sequence[Transform], form: InputFormat = RGB) -> Pipeline:
     """A pipeline that decodes images at full size."""
-    return Pipeline(transforms)
+    return Pipeline(transforms, form)
 
 
 def with_normalize(data: DataConfig) -> DataConfig:
@@ -107,7 +108,8 @@ def follow_weights(
     """The config with the preprocessing that pretrained weights were trained with.
 
     Evaluation resizes and crops like the weights' own preset, scaled to data.image_size; evaluation and training
-    normalise with the weights' mean and std. The training transforms stay the same.
+    normalise with the weights' mean and std, which are those of RGB: of other channels data.normalize stays. The
+    training transforms stay the same.
 
     Args:
         data: config as composed.
@@ -125,14 +127,13 @@ def follow_weights(
         interpolation=interpolation,
     )
     crop = CenterCrop(name="center_crop", size=data.image_size)
-    red, green, blue = mean
-    red_std, green_std, blue_std = std
-    normalize = Normalize(mean=(red, green, blue), std=(red_std, green_std, blue_std))
+    of_weights = Normalize(mean=tuple(mean), std=tuple(std))
+    normalize = of_weights if len(mean) == data.channels else data.normalize
     return data.model_copy(update={"eval_transforms": (resize, crop), "normalize": normalize})
 
 
 class Normalizer(nn.Module):
-    """(pixel / 255 − mean) / std per channel, on the images' device, for a whole batch at once.
+    """(value − mean) / std per channel, on the images' device, for a whole batch at once; of uint8 pixel / 255.
 
     The operations and their order are those of torchvision's `to_dtype(scale=True)` and `normalize`, so the bits are
     the same; but mean and std stay on the device, while torchvision copies them synchronously at each call.
@@ -144,19 +145,26 @@ class Normalizer(nn.Module):
     def __init__(self, normalize: Normalize) -> None:
         super().__init__()
         # Not in the state dict: the package has them in model.json.
-        self.register_buffer("mean", torch.tensor(normalize.mean).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(normalize.std).view(3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(normalize.mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(normalize.std).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalise uint8 images of shape (…, 3, height, width); float32 of the same shape and memory format."""
+        """Normalise images of shape (…, channels, height, width); float32 of the same shape and memory format.
+
+        Args:
+            images: uint8, or float32 with values in [0, 1].
+        """
+        if images.dtype == torch.float32:
+            return images.sub(self.mean).div_(self.std)
         return images.to(torch.float32).mul_(1 / 255).sub_(self.mean).div_(self.std)
 
 
 class PackagedTransform:
     """All preprocessing from an image to the model's input, with the same bits as at evaluation."""
 
-    def __init__(self, transforms: Sequence[Transform], normalize: Normalize) -> None:
-        self._pipeline = pipeline_of(transforms)
+    def __init__(self, transforms: Sequence[Transform], normalize: Normalize, form: InputFormat = RGB) -> None:
+        self._form = form
+        self._pipeline = pipeline_of(transforms, form)
         self._normalizer = Normalizer(normalize)
 
     def __call__(self, image: Image.Image | npt.NDArray[np.generic] | Tensor) -> Tensor:
@@ -164,37 +172,53 @@ class PackagedTransform:
 
         Args:
             image: a Pillow image of any mode; an array as Image.fromarray takes it, such as uint8 of shape
-                (height, width) or (height, width, 3 or 4); or a uint8 tensor of shape (1 or 3, height, width).
+                (height, width) or (height, width, 1, 3 or 4), or uint16 of shape (height, width); or a tensor of shape
+                (channels, height, width), or (1, height, width) for a model of 3 channels: uint8, or uint16 for a model
+                of 16 bits.
 
         Returns:
-            float32 of shape (3, image size, image size); stack them to a batch.
+            float32 of shape (channels, image height, image width); stack them to a batch.
 
         Raises:
             TypeError: the array or tensor is of another shape or type.
             ValueError: pixel values are out of range; see :mod:`runner.data.images.decode`.
         """
-        normalized: Tensor = self._normalizer(self._pipeline(_as_pixels(image)))
+        normalized: Tensor = self._normalizer(self._pipeline(_as_pixels(image, self._form)))
         return normalized.contiguous()
 
 
-def as_tensor(pixels: npt.NDArray[np.uint8]) -> Tensor:
-    """Pixels of shape (height, width, 3) as a tensor of shape (3, height, width); shares the memory."""
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+def as_tensor(pixels: Pixels | npt.NDArray[np.float32]) -> Tensor:
+    """Pixels of shape (height, width, channels) as a tensor of shape (channels, height, width).
+
+    uint8 stays so and shares the memory; uint16, on which few of torch's operations work, becomes float32 in [0, 1].
+    """
+    return _without_uint16(torch.from_numpy(pixels)).permute(2, 0, 1)
 
 
-def _as_pixels(image: Image.Image | npt.NDArray[np.generic] | Tensor) -> Tensor:
+def _without_uint16(pixels: Tensor) -> Tensor:
+    if pixels.dtype != torch.uint16:
+        return pixels
+    scaled: Tensor = functional.to_dtype(pixels, torch.float32, scale=True)
+    return scaled
+
+
+def _as_pixels(image: Image.Image | npt.NDArray[np.generic] | Tensor, form: InputFormat) -> Tensor:
     match image:
         case Image.Image():
-            return as_tensor(to_rgb(image))
+            return as_tensor(to_pixels(image, form))
         case np.ndarray():
-            return as_tensor(to_rgb(Image.fromarray(image)))
+            is_flat = image.ndim == 3 and image.shape[2] == 1
+            return as_tensor(to_pixels(Image.fromarray(image[:, :, 0] if is_flat else image), form))
         case Tensor():
-            if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] not in (1, 3):
+            dtype = torch.uint8 if form.bit_depth == 8 else torch.uint16
+            channels = (1, 3) if form.channels == 3 else (form.channels,)
+            if image.dtype != dtype or image.ndim != 3 or image.shape[0] not in channels:
                 raise TypeError(
-                    f"expected a uint8 tensor of shape (1 or 3, height, width), got {image.dtype} of shape "
+                    f"expected a {str(dtype).removeprefix('torch.')} tensor of shape "
+                    f"({' or '.join(map(str, channels))}, height, width), got {image.dtype} of shape "
                     f"{tuple(image.shape)}"
                 )
-            return image.expand(3, -1, -1)
+            return _without_uint16(image).expand(form.channels, -1, -1)
         case _:
             assert_never(image)
 
@@ -209,15 +233,15 @@ class ReducingCrop:
     def __init__(self, transform: RandomResizedCrop, *, reduces: bool) -> None:
         """Without `reduces` images are decoded at full size."""
         self._crop: Any = build_transform(transform)
-        self._size = transform.size
+        self._size = height_and_width(transform.size)
         self._reductions = _REDUCTIONS if reduces else ()
 
     def begin(self, stored: StoredImage) -> Callable[[], Tensor]:
         """Draw the crop.
 
         Returns:
-            A function that decodes, crops and resizes to uint8 of shape (3, size, size). It raises
-            InvalidDatasetError if the image is damaged.
+            A function that decodes, crops and resizes to shape (channels, *size). It raises InvalidDatasetError if the
+            image is damaged.
         """
         # Only the shape of this tensor is used.
         outline = torch.empty((3, stored.height, stored.width), dtype=torch.uint8, device="meta")
@@ -235,14 +259,16 @@ class ReducingCrop:
         # Copied into one piece: resizing is then faster, and its result is laid out as batches are, channels last.
         crop = np.ascontiguousarray(pixels[top:bottom, left:right])
         resized: Tensor = functional.resize(
-            torch.from_numpy(crop).permute(2, 0, 1),
-            [self._size, self._size],
+            as_tensor(crop),
+            list(self._size),
             interpolation=self._crop.interpolation,
             antialias=True,
         )
-        return resized
+        # Of uint8 torchvision clamps what bicubic resampling overshoots.
+        return resized.clamp_(0, 1) if resized.is_floating_point() else resized
 
     def reduction(self, height: int, width: int) -> int:
         """How many times smaller the image may be decoded, for a crop of so many of its pixels."""
-        smaller_side = min(height, width)
-        return next((factor for factor in self._reductions if smaller_side >= factor * _GAP * self._size), 1)
+        # How many times the result's pixels the crop has along the side that has fewer of them.
+        ratio = min(height / self._size[0], width / self._size[1])
+        return next((factor for factor in self._reductions if ratio >= factor * _GAP), 1)

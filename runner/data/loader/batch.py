@@ -31,7 +31,8 @@ class Batch(NamedTuple):
     """The images of one process for one step."""
 
     images: Tensor
-    """uint8, shape (N, 3, height, width), channels last in memory; of a batch without a good image (0, 3, 0, 0)."""
+    """uint8 (of 16 bits float32 in [0, 1]), shape (N, channels, height, width), channels last in memory; of a batch
+    without a good image (0, 3, 0, 0)."""
     labels: Tensor
     """Class indices, int64, shape (N,)."""
     ids: Tensor

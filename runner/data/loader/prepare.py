@@ -29,12 +29,13 @@ class Preparation(Protocol):
         """Draw the random numbers that decoding depends on.
 
         Returns:
-            A function that decodes the image to uint8 of shape (3, height, width). It draws no random numbers, may be
-            called in any thread, and raises InvalidDatasetError if the image is damaged.
+            A function that decodes the image to uint8 (of 16 bits float32 in [0, 1]) of shape (channels, height,
+            width). It draws no random numbers, may be called in any thread, and raises InvalidDatasetError if the image
+            is damaged.
         """
 
     def finish(self, image: Tensor) -> Tensor:
-        """Apply the other transforms, drawing random numbers: to uint8 of shape (3, height, width), equal for all."""
+        """Apply the other transforms, drawing random numbers: the same type, of one shape for all."""
 
 
 class _Begun(NamedTuple):

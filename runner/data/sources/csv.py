@@ -14,6 +14,7 @@ from runner.base.errors import InvalidDatasetError, RunnerError
 from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError
 from runner.config.schema.data import CsvData
+from runner.data.images.stored import InputFormat
 from runner.data.source import FolderSource, Labels, Opened
 from runner.data.sources.classes import labels_by_name, missing_classes_note, unknown_classes_error
 from runner.data.sources.index import FolderIndex, name_list, pack_paths
@@ -69,7 +70,7 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
                 f"at least 2; is {data.label_column!r} the column of the classes (data.label_column)?"
             )
         )
-    notes, sources = list(train.notes), {}
+    notes, sources, form = list(train.notes), {}, InputFormat.of(data)
     for name, other in lists.items():
         if other is None:
             continue
@@ -79,7 +80,7 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
         if error is not None:
             errors.append(error)
             continue
-        sources[name] = FolderSource(other.index, labels_by_name(other.index, train.index), data.max_pixels)
+        sources[name] = FolderSource(other.index, labels_by_name(other.index, train.index), data.max_pixels, form)
         notes += missing_classes_note(other.index, key, train.index)
     images = {
         f"data.{name}": (own.index, own.files) for name, own in {"train": train, **lists}.items() if own is not None
@@ -89,7 +90,7 @@ def open_csv(data: CsvData) -> tuple[Opened | None, list[RunnerError]]:
     notes += [said for said in shared if isinstance(said, str)]
     opened = Opened(
         classes=train.index.classes,
-        train=FolderSource(train.index, train.index.labels, data.max_pixels),
+        train=FolderSource(train.index, train.index.labels, data.max_pixels, form),
         val=sources.get("val"),
         test=sources.get("test"),
         notes=tuple(notes),

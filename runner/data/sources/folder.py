@@ -11,6 +11,7 @@ from runner.base.errors import InvalidDatasetError, NotLabeledDatasetError, Runn
 from runner.base.reasons import reason_of
 from runner.config.schema.data import DataConfig
 from runner.data.cache.index_cache import load_or_scan
+from runner.data.images.stored import InputFormat
 from runner.data.source import FolderSource, Opened
 from runner.data.sources.classes import labels_by_name, missing_classes_note, unknown_classes_error
 from runner.data.sources.index import FolderIndex, describe_left_out, expected_tree, name_list, scan_class_folders
@@ -47,6 +48,7 @@ def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | No
         errors += find_same_class_folders({"data.train": train, **named})
     notes = (*kept_notes[:1], *_notes_of(train, "data.train"))
     sources: dict[str, FolderSource] = {}
+    form = InputFormat.of(data)
     for name, index in others.items():
         if index is None:
             continue
@@ -56,12 +58,12 @@ def open_folder(data: DataConfig, *, may_keep: bool = True) -> tuple[Opened | No
         if error is not None:
             errors.append(error)
         else:
-            sources[name] = FolderSource(index, labels_by_name(index, train), data.max_pixels)
+            sources[name] = FolderSource(index, labels_by_name(index, train), data.max_pixels, form)
             notes += missing_classes_note(index, key, train)
     notes += _unused_validation_note(data)
     opened = Opened(
         classes=train.classes,
-        train=FolderSource(train, train.labels, data.max_pixels),
+        train=FolderSource(train, train.labels, data.max_pixels, form),
         val=sources.get("val"),
         test=sources.get("test"),
         notes=notes,

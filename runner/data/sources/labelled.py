@@ -8,6 +8,7 @@ import numpy as np
 
 from runner.base.errors import InvalidDatasetError
 from runner.config.schema.data import DataConfig
+from runner.data.images.stored import InputFormat
 from runner.data.source import FolderSource, ImageSource, Labels, Subset
 from runner.data.sources.exclude import without_excluded_from
 from runner.data.sources.index import describe_left_out, name_list, scan_class_folders
@@ -38,7 +39,8 @@ def open_class_folders(
     missing = [name for number, name in enumerate(classes) if number not in present]
     if missing:
         notes.append(f"{key}: no image of {len(missing)} of {len(classes)} classes: {name_list(missing)}")
-    source, of_exclude = without_excluded_from(FolderSource(index, labels, data.max_pixels), data, key=key)
+    opened = FolderSource(index, labels, data.max_pixels, InputFormat.of(data))
+    source, of_exclude = without_excluded_from(opened, data, key=key)
     return source, (*notes, *of_exclude)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.base.keyed_random import random_words
 from runner.config.schema.data import SyntheticData
+from runner.config.schema.transforms import height_and_width
 from runner.data.images.stored import DecodedImage, Pixels, StoredImage
 from runner.data.source import Labels, Opened
 
@@ -20,8 +22,8 @@ _PATCHES_PER_SIDE = 8
 class SyntheticSource:
     """A small pool of pictures, repeated; each always has the same label, so that a model can learn them."""
 
-    pool: npt.NDArray[np.uint8]
-    """Shape (pool size, height, width, 3)."""
+    pool: npt.NDArray[Any]
+    """Shape (pool size, height, width, channels)."""
     labels: Labels
     """Class index of each image, shape (N,)."""
 
@@ -49,7 +51,7 @@ def open_synthetic(data: SyntheticData, seed: int) -> Opened:
     Picture p is an 8 × 8 chequerboard of random colours and belongs to class p mod data.num_classes. The pool has 64
     pictures, so at most 64 classes occur; the model still has data.num_classes outputs.
     """
-    pool = np.stack([_picture(data.image_size, seed, number) for number in range(_POOL_SIZE)])
+    pool = np.stack([_picture(data, seed, number) for number in range(_POOL_SIZE)])
     train, val = (
         SyntheticSource(pool, np.arange(num_images, dtype=np.int64) % _POOL_SIZE % data.num_classes)
         for num_images in (data.num_train, data.num_val)
@@ -58,10 +60,13 @@ def open_synthetic(data: SyntheticData, seed: int) -> Opened:
     return Opened(classes=classes, train=train, val=val, test=None)
 
 
-def _picture(side: int, seed: int, number: int) -> Pixels:
-    num_values = _PATCHES_PER_SIDE * _PATCHES_PER_SIDE * 3
-    colours = random_words(num_values, seed, "synthetic", number).astype(np.uint8)
-    patches = colours.reshape(_PATCHES_PER_SIDE, _PATCHES_PER_SIDE, 3)
-    patch_of_pixel = np.arange(side) * _PATCHES_PER_SIDE // side
-    pixels: Pixels = patches[patch_of_pixel][:, patch_of_pixel]
+def _picture(data: SyntheticData, seed: int, number: int) -> Pixels:
+    num_values = _PATCHES_PER_SIDE * _PATCHES_PER_SIDE * data.channels
+    words = random_words(num_values, seed, "synthetic", number)
+    colours: Pixels = words.astype(np.uint8) if data.bit_depth == 8 else words.astype(np.uint16)
+    patches = colours.reshape(_PATCHES_PER_SIDE, _PATCHES_PER_SIDE, data.channels)
+    row_of, column_of = (
+        np.arange(length) * _PATCHES_PER_SIDE // length for length in height_and_width(data.image_size)
+    )
+    pixels: Pixels = patches[row_of][:, column_of]
     return pixels

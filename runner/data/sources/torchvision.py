@@ -20,8 +20,8 @@ from runner.base.errors import InvalidDatasetError
 from runner.base.files import locked
 from runner.base.reasons import first_line, reason_of
 from runner.config.schema.data import TorchvisionData, TorchvisionDatasetName
-from runner.data.images.decode import to_rgb
-from runner.data.images.stored import DecodedImage, StoredImage
+from runner.data.images.decode import to_pixels
+from runner.data.images.stored import RGB, DecodedImage, InputFormat, StoredImage
 from runner.data.source import Labels, Opened
 
 # Attributes in which torchvision's data sets hold their list of files, some with labels.
@@ -46,14 +46,16 @@ class TorchvisionSource:
     """Class index of each image, shape (N,)."""
     title: str
     """Name of data set and split, for messages."""
+    form: InputFormat = RGB
+    """Channels and bits of the pixels."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def open(self, image: int) -> StoredImage:
-        """Read the image with torchvision; see :func:`runner.data.images.decode.to_rgb`."""
+        """Read the image with torchvision; see :func:`runner.data.images.decode.to_pixels`."""
         try:
-            return DecodedImage(to_rgb(self.dataset[image][0]))
+            return DecodedImage(to_pixels(self.dataset[image][0], self.form))
         except MemoryError:
             raise
         # Pillow's decoders raise nearly anything for a damaged file.
@@ -63,7 +65,7 @@ class TorchvisionSource:
 
     def bytes_once_decoded(self, image: int) -> int | None:
         """None if torchvision holds all images in an array; else the image is decoded."""
-        return None if hasattr(self.dataset, "data") else self.open(image).pixels().size
+        return None if hasattr(self.dataset, "data") else self.open(image).pixels().nbytes
 
     def file(self, image: int) -> str | None:
         """Its file, if torchvision has a list of files."""
@@ -88,7 +90,7 @@ def open_torchvision(data: TorchvisionData, *, may_fetch: bool = True) -> Opened
     may_fetch = may_fetch and data.download
     splits = {split: _load(data.name, split, data.root, may_fetch=may_fetch) for split in _official_splits(data.name)}
     sources = {
-        split: TorchvisionSource(dataset, _labels(data.name, dataset), f"{data.name} {split}")
+        split: TorchvisionSource(dataset, _labels(data.name, dataset), f"{data.name} {split}", InputFormat.of(data))
         for split, dataset in splits.items()
     }
     for split, dataset in splits.items():

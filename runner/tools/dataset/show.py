@@ -21,7 +21,7 @@ from runner.base.files import write_new
 from runner.base.stop import StopRequest
 from runner.config.schema import Config
 from runner.config.schema.calls import DatasetShowCall
-from runner.data.images.stored import Pixels
+from runner.data.images.stored import for_display
 from runner.data.loader.order import epoch_order
 from runner.data.source import ImageSource
 from runner.data.sources.paths import resolve_paths
@@ -45,8 +45,8 @@ _PALE_INK = "#666666"
 class _Row:
     label: str
     file: str
-    original: Pixels
-    samples: tuple[Pixels, ...]
+    original: npt.NDArray[np.uint8]
+    samples: tuple[npt.NDArray[np.uint8], ...]
 
 
 def show_dataset(config: Config, call: DatasetShowCall, stop: StopRequest) -> list[str]:
@@ -102,7 +102,8 @@ def _rows(config: Config, splits: Splits, call: DatasetShowCall, stop: StopReque
             continue
         epochs = range(first, first + call.num_samples)
         samples = tuple(
-            batches.seen(epoch, np.array([image])).images[0].permute(1, 2, 0).contiguous().numpy() for epoch in epochs
+            for_display(batches.seen(epoch, np.array([image])).images[0].permute(1, 2, 0).contiguous().numpy())
+            for epoch in epochs
         )
         rows.append(_Row(splits.classes[source.labels[image]], name_of(source, image), original, samples))
         if len(rows) == call.num_images:
@@ -112,9 +113,9 @@ def _rows(config: Config, splits: Splits, call: DatasetShowCall, stop: StopReque
     return rows
 
 
-def _loaded(source: ImageSource, image: int) -> Pixels | None:
+def _loaded(source: ImageSource, image: int) -> npt.NDArray[np.uint8] | None:
     try:
-        return source.open(image).pixels()
+        return for_display(source.open(image).pixels())
     except InvalidDatasetError as error:
         LOGGER.warning("not shown: %s", error)
         return None
@@ -138,7 +139,7 @@ def _drawn(rows: list[_Row], first_epoch: int) -> Image.Image:
     return sheet
 
 
-def _tile(pixels: Pixels, side: int) -> Image.Image:
+def _tile(pixels: npt.NDArray[np.uint8], side: int) -> Image.Image:
     """An image scaled to the side of a tile: up by a whole factor, so that its pixels stay visible, or down."""
     image = Image.fromarray(pixels)
     longer = max(image.size)

@@ -19,6 +19,7 @@ from runner.base.reasons import reason_of
 from runner.base.stop import run_with_timeout
 from runner.config.schema.data import DataConfig
 from runner.config.schema.dist import DistConfig
+from runner.data.cache.cache_policy import bytes_once_prepared
 from runner.tools.doctor.findings import Finding, gigabytes
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -75,7 +76,7 @@ def check_cores(load: Load, num_cores: int | None = None, *, computes: bool) -> 
 
 def check_shared_memory(data: DataConfig, load: Load, folder: Path = _SHARED_MEMORY) -> Finding:
     """Check whether the batches of the loader processes fit into shared memory."""
-    batch_bytes = data.batch_size * 3 * data.image_size**2
+    batch_bytes = data.batch_size * bytes_once_prepared(data)
     needed = load.num_processes * load.num_workers * _NUM_LOADERS * _BATCHES_IN_FLIGHT * batch_bytes
     if not needed or not folder.is_dir():
         why = "no loader processes" if not needed else f"{folder} is not there"

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from runner.base.errors import ExportError, InvalidDatasetError
 from runner.base.files import named_write_errors, publish, sha256_of, temporary_beside, write_json
+from runner.data.images.stored import InputFormat
 from runner.data.images.transforms import Normalizer, Pipeline, as_tensor, pipeline_of
 from runner.data.source import ImageSource
 from runner.tools.export import SUFFIXES, Format, description_of
@@ -56,8 +57,7 @@ def export(trained: TrainedModel, images: ImageSource, request: ExportRequest) -
     preprocessing = trained.preprocessing
     wrapped = wrap(
         trained.module,
-        preprocessing.normalize,
-        image_size=preprocessing.image_size,
+        preprocessing,
         include_preprocessing=request.include_preprocessing,
     )
     metadata = _metadata(trained, wrapped, request)
@@ -91,7 +91,9 @@ def _work_folder(output: Path) -> Iterator[Path]:
 def _agreement(
     file: Path, wrapped: Wrapped, trained: TrainedModel, images: ImageSource, request: ExportRequest
 ) -> Agreement:
-    batches = ValidationImages(images, pipeline_of(trained.preprocessing.transforms))
+    batches = ValidationImages(
+        images, pipeline_of(trained.preprocessing.transforms, InputFormat.of(trained.preprocessing))
+    )
     found = compare(
         open_exported(request.format, file),
         _pairs(batches, trained, include_preprocessing=request.include_preprocessing),
@@ -189,7 +191,7 @@ def compare(exported: Callable[[Tensor], Tensor], pairs: Iterable[tuple[Tensor, 
 
 
 class ValidationImages:
-    """Up to 1,000 images spread evenly over a split, as uint8 batches N × 3 × size × size with N = 1, then 32."""
+    """Up to 1,000 images spread evenly over a split, as batches N × channels × height × width, N = 1, then 32."""
 
     def __init__(self, source: ImageSource, pipeline: Pipeline) -> None:
         self.num_unreadable = 0

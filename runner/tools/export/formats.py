@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from runner.base.errors import ExportError
-from runner.config.schema.transforms import Normalize
+from runner.config.schema.transforms import Normalize, height_and_width
+from runner.data.images.stored import InputFormat
 from runner.data.images.transforms import Normalizer
+from runner.run.package import Preprocessing
 from runner.tools.export import Format
 
 ExportedModel = Callable[[Tensor], Tensor]
@@ -120,7 +122,7 @@ def _exporter_errors(format_: Format) -> Iterator[None]:
 
 
 class WithPreprocessing(nn.Module):
-    """Maps pixels to probabilities: uint8 N × size × size × 3 → float32 N × classes, each row with the sum 1."""
+    """Maps pixels to probabilities: N × height × width × channels → float32 N × classes, each row with the sum 1."""
 
     def __init__(self, module: nn.Module, normalize: Normalize) -> None:
         super().__init__()
@@ -147,38 +149,43 @@ class Wrapped:
     """The same of the output."""
 
 
-def wrap(module: nn.Module, normalize: Normalize, *, image_size: int, include_preprocessing: bool) -> Wrapped:
+def wrap(module: nn.Module, preprocessing: Preprocessing, *, include_preprocessing: bool) -> Wrapped:
     """Prepare a module for export.
 
     Resizing and cropping stay outside, since libraries resample differently and a batch has one image size anyway; the
     metadata describes them.
 
     Args:
-        module: normalised float32 N × 3 × size × size → logits N × classes.
-        normalize: how pixels are normalised.
-        image_size: side of the square images in pixels.
+        module: normalised float32 N × channels × height × width → logits N × classes.
+        preprocessing: of the model.
         include_preprocessing: whether normalising and softmax become part of the model.
     """
+    height, width = height_and_width(preprocessing.image_size)
+    channels, form = preprocessing.channels, InputFormat.of(preprocessing)
+    is_deep = form.bit_depth == 16
     if include_preprocessing:
+        dtype = torch.float32 if is_deep else torch.uint8
+        scaled = ", as value / 65535" if is_deep else ""
         return Wrapped(
-            module=WithPreprocessing(module, normalize).eval(),
-            example=torch.zeros(_TRACED_BATCH, image_size, image_size, 3, dtype=torch.uint8),
+            module=WithPreprocessing(module, preprocessing.normalize).eval(),
+            example=torch.zeros(_TRACED_BATCH, height, width, channels, dtype=dtype),
             input={
                 "name": "images",
-                "dtype": "uint8",
-                "shape": ["batch", image_size, image_size, 3],
-                "meaning": "RGB pixels after the transforms under preprocessing",
+                "dtype": str(dtype).removeprefix("torch."),
+                "shape": ["batch", height, width, channels],
+                "meaning": f"{form.meaning} pixels after the transforms under preprocessing{scaled}",
             },
             output={"name": "probabilities", "dtype": "float32", "shape": ["batch", "classes"]},
         )
+    largest = 65535 if is_deep else 255
     return Wrapped(
         module=module.eval(),
-        example=torch.zeros(_TRACED_BATCH, 3, image_size, image_size),
+        example=torch.zeros(_TRACED_BATCH, channels, height, width),
         input={
             "name": "images",
             "dtype": "float32",
-            "shape": ["batch", 3, image_size, image_size],
-            "meaning": "RGB after the transforms under preprocessing, as (pixel / 255 − mean) / std",
+            "shape": ["batch", channels, height, width],
+            "meaning": f"{form.meaning} after the transforms under preprocessing, as (pixel / {largest} − mean) / std",
         },
         output={"name": "logits", "dtype": "float32", "shape": ["batch", "classes"]},
     )

@@ -18,7 +18,9 @@ from runner.base.errors import StoppedOnRequest
 from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
 from runner.config.schema.calls import PredictCall
+from runner.config.schema.transforms import height_and_width
 from runner.data.images.decode import open_image
+from runner.data.images.stored import InputFormat
 from runner.data.images.transforms import Pipeline
 from runner.data.loader.loader import load_items
 from runner.data.loader.prepare import prepare_images
@@ -26,7 +28,7 @@ from runner.data.loader.workers import resolve_workers
 from runner.data.sources.index import name_list, printable_path
 from runner.dist.device import choose_device, choose_precision, describe_device, set_determinism
 from runner.evaluation.per_image import Scorer
-from runner.run.package import Package
+from runner.run.package import Package, Preprocessing
 from runner.tools.predict.inputs import Inputs
 from runner.tools.predict.outputs import Scored
 from runner.tools.predict.partial import PartialScores
@@ -41,7 +43,7 @@ class _Loaded(NamedTuple):
     """A batch of images, some of which may be unreadable."""
 
     images: Tensor
-    """uint8 R × 3 × H × W: the R readable images, channels last in memory."""
+    """Pixels R × channels × H × W: the R readable images, channels last in memory."""
     errors: tuple[str | None, ...]
     """For each image of the batch why it can't be read."""
 
@@ -49,13 +51,14 @@ class _Loaded(NamedTuple):
 class _ImageFiles(Dataset["_Loaded"]):
     """Reads and transforms images, in this process or in a loader process."""
 
-    def __init__(self, files: Sequence[str], pipeline: Pipeline, side: int) -> None:
+    def __init__(self, files: Sequence[str], pipeline: Pipeline, preprocessing: Preprocessing) -> None:
         self._files = files
         self._pipeline = pipeline
-        self._side = side
+        self._form = InputFormat.of(preprocessing)
+        self._size = height_and_width(preprocessing.image_size)
 
     def __getitem__(self, request: range) -> _Loaded:
-        opened = [functools.partial(open_image, self._files[number]) for number in request]
+        opened = [functools.partial(open_image, self._files[number], form=self._form) for number in request]
         outcomes = [self._checked(outcome) for outcome in prepare_images(opened, self._pipeline)]
         images = [outcome.permute(1, 2, 0) for outcome in outcomes if isinstance(outcome, Tensor)]
         errors = [
@@ -63,15 +66,16 @@ class _ImageFiles(Dataset["_Loaded"]):
             for number, outcome in zip(request, outcomes, strict=True)
         ]
         # In a loader process default_collate stacks in shared memory.
-        stacked = default_collate(images) if images else torch.zeros(0, 1, 1, 3, dtype=torch.uint8)
+        stacked = default_collate(images) if images else torch.zeros(0, 1, 1, self._form.channels, dtype=torch.uint8)
         return _Loaded(images=stacked.permute(0, 3, 1, 2), errors=tuple(errors))
 
     def _checked(self, outcome: Tensor | str) -> Tensor | str:
         """The image, or an error where its size is not the one that the model takes."""
-        if not isinstance(outcome, Tensor) or tuple(outcome.shape[1:]) == (self._side, self._side):
+        if not isinstance(outcome, Tensor) or tuple(outcome.shape[1:]) == self._size:
             return outcome
-        height, width, side = *outcome.shape[1:], self._side
-        return f"it has {width}×{height} pixels after the model's transforms, but the model takes {side}×{side}"
+        height, width = outcome.shape[1:]
+        wanted = f"{self._size[1]}×{self._size[0]}"
+        return f"it has {width}×{height} pixels after the model's transforms, but the model takes {wanted}"
 
 
 @freed_memory_kept()
@@ -103,7 +107,7 @@ def score(
     LOGGER.info("images      %s%s", f"{total:,}", f", {first:,} of them scored before" if first else "")
     requests = [range(start, min(start + call.batch_size, total)) for start in range(first, total, call.batch_size)]
     workers = min(resolve_workers(call.workers, device.type, 1), len(requests))
-    files = _ImageFiles(inputs.files, pipeline, package.card.preprocessing.image_size)
+    files = _ImageFiles(inputs.files, pipeline, package.card.preprocessing)
     loaded = load_items(files, requests, workers=workers, pin_memory=device.type == "cuda")
     num_unread, unscored = 0, list[str]()
     shortage = batch_size_advice("batch_size", call.batch_size)

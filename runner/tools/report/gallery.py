@@ -18,6 +18,7 @@ from runner.base.safe_text import escape_formula
 from runner.base.untrusted import open_regular
 from runner.config.saved import load_saved
 from runner.data.fingerprint import fingerprint
+from runner.data.images.stored import for_display
 from runner.data.source import ImageSource
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
@@ -147,7 +148,7 @@ def _mistake(row: _Row, source: ImageSource | None) -> Mistake:
 
 def _thumbnail(source: ImageSource, number: int) -> tuple[str | None, bool]:
     try:
-        image = Image.fromarray(source.open(number).pixels())
+        image = Image.fromarray(for_display(source.open(number).pixels()))
     except (RunnerError, IndexError):
         return None, False
     is_small = max(image.size) <= _SMALL_PX

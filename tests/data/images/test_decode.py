@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from runner.base.errors import DeviceError, InvalidDatasetError
 from runner.base.reasons import reason_of
-from runner.data.images.decode import bytes_once_decoded, decode_image, to_rgb
+from runner.data.images.decode import bytes_once_decoded, decode_image, to_pixels
 
 RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
 QUADRANTS = (RED, GREEN, BLUE, WHITE)
@@ -142,7 +142,7 @@ def test_16_bit_grey_is_scaled(tmp_path: Path) -> None:
         Image.fromarray(values).save(tmp_path / name)
         assert decoded(tmp_path / name).tolist() == [expected], name
     big_endian = Image.frombytes("I;16B", (6, 1), values.astype(">u2").tobytes())
-    assert to_rgb(big_endian).tolist() == [expected]
+    assert to_pixels(big_endian).tolist() == [expected]
 
 
 def png(colour_type: int, depth: int, row: bytes, width: int) -> bytes:
@@ -194,7 +194,7 @@ def test_values_without_an_agreed_meaning_are_refused(tmp_path: Path, values: np
 
 @pytest.mark.parametrize("mode", ["YCbCr", "HSV"])
 def test_other_colour_spaces(mode: str) -> None:
-    difference = np.array(corners(to_rgb(quadrants().convert(mode)))) - np.array(QUADRANTS)
+    difference = np.array(corners(to_pixels(quadrants().convert(mode)))) - np.array(QUADRANTS)
     assert np.abs(difference).max() <= 2
 
 

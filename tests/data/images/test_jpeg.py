@@ -10,7 +10,7 @@ from PIL import ExifTags, Image
 
 from runner.base.errors import InvalidDatasetError
 from runner.data.images import decode, jpeg
-from runner.data.images.decode import decode_image, open_image, to_rgb
+from runner.data.images.decode import decode_image, open_image, to_pixels
 from runner.data.images.stored import StoredImage
 
 
@@ -23,7 +23,7 @@ def scene(width: int, height: int, mode: str = "RGB") -> Image.Image:
 
 def by_pillow(path: Path) -> np.ndarray:
     with Image.open(path) as image:
-        return to_rgb(image)
+        return to_pixels(image)
 
 
 @pytest.fixture

@@ -53,6 +53,12 @@ from runner.config.schema.transforms.fixed import (
     Grayscale as Grayscale,
 )
 from runner.config.schema.transforms.fixed import (
+    Grey as Grey,
+)
+from runner.config.schema.transforms.fixed import (
+    ImageSize as ImageSize,
+)
+from runner.config.schema.transforms.fixed import (
     Interpolation as Interpolation,
 )
 from runner.config.schema.transforms.fixed import (
@@ -75,6 +81,9 @@ from runner.config.schema.transforms.fixed import (
 )
 from runner.config.schema.transforms.fixed import (
     WarpInterpolation as WarpInterpolation,
+)
+from runner.config.schema.transforms.fixed import (
+    height_and_width as height_and_width,
 )
 from runner.config.schema.transforms.geometric import (
     RandomAffine as RandomAffine,
@@ -123,6 +132,18 @@ ColourTransform = (
 """Random transforms that change values of pixels, drawn anew each epoch."""
 PolicyTransform = AutoAugment | RandAugment | TrivialAugment | AugMix
 """Published policies that draw from a set of other transforms, anew each epoch."""
+# torchvision's take 1 or 3 channels.
+NEEDS_COLOURS = frozenset(
+    {
+        "grayscale",
+        "color_jitter",
+        "random_grayscale",
+        "auto_augment",
+        "rand_augment",
+        "trivial_augment",
+        "augmix",
+    }
+)
 Transform = Annotated[
     FixedTransform | GeometricTransform | ColourTransform | PolicyTransform, Field(discriminator="name")
 ]

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, Field, model_validator
 from runner.config.schema.base import ConfigSection
 
 Size = Annotated[int, Field(ge=1, le=8192)]
+# The side of a square, or height and width.
+ImageSize = Size | tuple[Size, Size]
 Padding = Annotated[int, Field(ge=0, le=1024)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Grey = Annotated[int, Field(ge=0, le=255)]
@@ -22,25 +24,26 @@ Angle = Annotated[float, Field(ge=-180, le=180)]
 
 
 class Resize(ConfigSection):
-    """Scale the image so that its shorter side has a given length; the aspect ratio stays."""
+    """Scale the image, in the way of data.resize: with crop so that it just covers a size; the aspect ratio stays."""
 
     name: Literal["resize"]
     """Which transform this is."""
-    size: Size
-    """Length of the shorter side in pixels, before crop_fraction."""
+    size: ImageSize
+    """In pixels: length of the shorter side (with letterbox and squash the side of a square), or [height, width]."""
     crop_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The shorter side becomes size / crop_fraction, so that a later crop of `size` keeps this fraction of it."""
+    """With data.resize=crop the image covers size / crop_fraction, so that a later crop of `size` keeps this fraction
+    of each side."""
     interpolation: Interpolation = "bilinear"
     """How pixels are resampled (antialiased, nearest apart)."""
 
 
 class CenterCrop(ConfigSection):
-    """Cut a square out of the middle; smaller images are padded with black."""
+    """Cut a square or rectangle out of the middle; smaller images are padded with black."""
 
     name: Literal["center_crop"]
     """Which transform this is."""
-    size: Size
-    """Side of the square in pixels."""
+    size: ImageSize
+    """In pixels: side of the square, or [height, width]."""
 
 
 class Pad(ConfigSection):
@@ -63,18 +66,19 @@ class Pad(ConfigSection):
 
 
 class Grayscale(ConfigSection):
-    """Take the colours out (ITU-R 601-2 luma); three equal channels stay."""
+    """Take the colours out (ITU-R 601-2 luma); with data.channels=3 three equal channels stay."""
 
     name: Literal["grayscale"]
     """Which transform this is."""
 
 
 class Normalize(ConfigSection):
-    """(pixel / 255 − mean) / std for each of the channels red, green, blue; done on the device."""
+    """(value − mean) / std for each of data.channels, for values in [0, 1]: pixel / 255, or pixel / 65535 with
+    data.bit_depth=16; done on the device."""
 
-    mean: tuple[float, float, float]
+    mean: tuple[float, ...]
     """Mean of each channel, for pixels in [0, 1]."""
-    std: tuple[Positive, Positive, Positive]
+    std: tuple[Positive, ...]
     """Standard deviation of each channel, for pixels in [0, 1]."""
 
 
@@ -83,6 +87,11 @@ class NormalizeEntry(Normalize):
 
     name: Literal["normalize"]
     """Which transform this is."""
+
+
+def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
+    """The height and the width of an image size."""
+    return (size, size) if isinstance(size, int) else size
 
 
 def _ordered(pair: tuple[float, float]) -> tuple[float, float]:

@@ -10,13 +10,13 @@ from runner.config.schema.base import ConfigSection
 from runner.config.schema.transforms.fixed import (
     Angles,
     Grey,
+    ImageSize,
     Interpolation,
     Padding,
     PaddingMode,
     Positives,
     Probability,
     Shares,
-    Size,
     WarpInterpolation,
 )
 
@@ -25,12 +25,12 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class RandomResizedCrop(ConfigSection):
-    """Cut a random rectangle and scale it to a square (Szegedy et al. 2015)."""
+    """Cut a random rectangle and scale it to one size (Szegedy et al. 2015)."""
 
     name: Literal["random_resized_crop"]
     """Which transform this is."""
-    size: Size
-    """Side of the resulting square in pixels."""
+    size: ImageSize
+    """The resulting size in pixels: side of a square, or [height, width]."""
     scale: Shares = (0.08, 1.0)
     """Smallest and largest share of the image's area."""
     ratio: Positives = (0.75, 4 / 3)
@@ -40,12 +40,12 @@ class RandomResizedCrop(ConfigSection):
 
 
 class RandomCrop(ConfigSection):
-    """Pad, then cut a square at a random place; smaller images are padded further."""
+    """Pad, then cut a square or rectangle at a random place; smaller images are padded further."""
 
     name: Literal["random_crop"]
     """Which transform this is."""
-    size: Size
-    """Side of the square in pixels."""
+    size: ImageSize
+    """In pixels: side of the square, or [height, width]."""
     padding: Padding = 0
     """Pixels added on each side beforehand."""
     mode: PaddingMode = "constant"
