@@ -6,7 +6,6 @@ import difflib
 import inspect
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 import torch
 from torch import nn
@@ -43,7 +42,10 @@ def build_custom_model(config: CustomConfig, num_classes: int, num_channels: int
         raise InvalidModelError(
             f"{shown} is a {type(factory).__name__}; it must be a function (num_classes, **arguments)"
         )
-    arguments = {**_of_channels(factory, num_channels, shown), **config.arguments}
+    arguments = dict(config.arguments)
+    if num_channels != 3 and "num_channels" not in arguments:
+        _check_declares_channels(factory, num_channels, shown)
+        arguments["num_channels"] = num_channels
     try:
         module = factory(num_classes, **arguments)
     except Exception as error:
@@ -57,9 +59,7 @@ def build_custom_model(config: CustomConfig, num_classes: int, num_channels: int
     return module.to("cpu").float().train()
 
 
-def _of_channels(factory: Callable[..., object], num_channels: int, shown: str) -> dict[str, Any]:
-    if num_channels == 3:
-        return {}
+def _check_declares_channels(factory: Callable[..., object], num_channels: int, shown: str) -> None:
     try:
         declares = "num_channels" in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # of a function in C
@@ -69,7 +69,6 @@ def _of_channels(factory: Callable[..., object], num_channels: int, shown: str) 
             f"{shown} takes images of 3 channels, not data.channels = {num_channels}: for others it must have a "
             "parameter num_channels"
         )
-    return {"num_channels": num_channels}
 
 
 def _find(name: str) -> EntryPoint:

@@ -56,10 +56,15 @@ def adapt_first_layer(module: nn.Module, num_channels: int, shown: str) -> None:
     """
     if num_channels == _RGB:
         return
-    found = first_convolution(module)
-    if found is None or found[1].in_channels != _RGB or getattr(module, "transform_input", False):
-        why = "normalises red, green and blue itself" if found else "has no convolution whose weights can be adapted"
-        raise InvalidModelError(f"{shown} {why}: it takes data.channels=3 only, not {num_channels}")
-    _, layer = found
+    _, layer = first_convolution(module) or ("", None)
+    if layer is None or layer.in_channels != _RGB:
+        raise InvalidModelError(
+            f"{shown} has no convolution over RGB that could be adapted to data.channels={num_channels}"
+        )
+    if getattr(module, "transform_input", False):
+        raise InvalidModelError(
+            f"{shown} normalises red, green and blue itself, as its weights need it: it takes data.channels=3 only, "
+            f"not {num_channels}"
+        )
     layer.weight = nn.Parameter(adapt_input_conv(num_channels, layer.weight.detach()))
     layer.in_channels = num_channels

@@ -178,7 +178,11 @@ def test_defaults_are_those_of_the_composed_config():
         ("trainer.precision=auto", "[auto, fp32, bf16 or fp16]"),
         ("trainer.ema_decay=null", "[number > 0 and < 1, or null]"),
         ("data.workers=auto", "[auto, or whole number ≥ 0 and ≤ 256]"),
-        ("data.image_size=32", "[whole number ≥ 1 and ≤ 8192; 224 with data=folder, csv or synthetic]"),
+        (
+            "data.image_size=32",
+            "[whole number ≥ 1 and ≤ 8192, or list of 2, each: whole number ≥ 1 and ≤ 8192; "
+            "224 with data=folder, csv or synthetic]",
+        ),
         ("optimizer.lr=0.01", "[number > 0; 0.001 with optimizer=adamw]"),
         ("optimizer.name=sgd", "[sgd or adamw]"),
         ("optimizer.betas=[0.9, 0.999]", "[list of 2, each: number ≥ 0 and < 1]"),
@@ -352,7 +356,7 @@ def test_the_editor_accepts_parts_of_a_config(text):
         "optimizer: {name: adamw}",  # It follows from the option.
         "data: {source: folder}",
         "data: {workers: many}",
-        "data: {normalize: {mean: [0.5]}}",
+        "data: {normalize: {mean: 0.5}}",
         "data: {normalize: {means: [0.5, 0.5, 0.5]}}",
         "data: {train_transforms: [{name: resize}]}",
         "data: {train_transforms: [{name: resize, sise: 3}]}",

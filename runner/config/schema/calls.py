@@ -201,6 +201,9 @@ class DatasetCheckCall(ConfigSection):
 
     strict: bool
     """End with exit code 2 when something is found."""
+    statistics: bool
+    """Also compute mean and standard deviation of each channel over the training images, after data.eval_transforms,
+    and print them as data.normalize."""
     output: Annotated[LocalPath | None, AS_TYPED]
     """Folder for check.json and quarantine.csv; null makes a new one under OUTPUT_DIR/checks."""
 

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from runner.base.stop import StopRequest
 from runner.base.timeline import new_run_name
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
+from runner.data.images.statistics import ChannelStatistics
 from runner.data.source import ImageSource
 from runner.data.sources.classes import odd_names
 from runner.data.sources.index import path_text
@@ -29,6 +30,7 @@ from runner.tools.dataset.parallel import in_parallel, num_workers
 from runner.tools.dataset.problems import (
     MAX_ASPECT_RATIO,
     DatasetProblems,
+    ImageFacts,
     ImageInspector,
     ImageRef,
     SameContent,
@@ -56,13 +58,15 @@ class Checked:
     num_findings: int
 
 
-def check_dataset(config: Config, output: str | None, stop: StopRequest) -> Checked:
+def check_dataset(config: Config, output: str | None, stop: StopRequest, *, wants_statistics: bool = False) -> Checked:
     """Decode all images of all splits, as training would.
 
     Args:
         config: of the experiment; used are `data`, `seed`, `output_dir`, and `data.workers` as the number of processes
             that decode (auto: one per core).
         output: folder for the two files; None makes a new one under output_dir.
+        stop: ends the check.
+        wants_statistics: also measure the training images after the transforms of evaluation, for data.normalize.
 
     Raises:
         RunnerError: the data set can't be opened at all.
@@ -78,9 +82,10 @@ def check_dataset(config: Config, output: str | None, stop: StopRequest) -> Chec
     named = {"train": splits.train, "val": splits.val, "test": splits.test}
     sources = {name: source for name, source in named.items() if source is not None}
     began = time.perf_counter()
-    results = in_parallel(ImageInspector(sources), _tasks(sources, stop), num_workers(data.workers))
-    total = sum(map(len, sources.values()))
-    table = build_table(sources, tracked(results, label="checking", unit="image", total=total))
+    measured = _effective(config, data) if wants_statistics else None
+    results = in_parallel(ImageInspector(sources, measured), _tasks(sources, stop), num_workers(data.workers))
+    total, statistics = sum(map(len, sources.values())), ChannelStatistics()
+    table = build_table(sources, _added(tracked(results, label="checking", unit="image", total=total), statistics))
     seconds = time.perf_counter() - began
     findings = find_problems(table)
     quarantine = reasons_to_quarantine(table, findings)
@@ -89,12 +94,30 @@ def check_dataset(config: Config, output: str | None, stop: StopRequest) -> Chec
         "decoding_seconds": round(seconds, 3),
         "images_per_second": round(total / seconds, 1),
     }
+    if statistics.num_images:
+        report["statistics"] = statistics.to_json()
     stop.raise_if_received("nothing was written")
     with named_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "quarantine.csv", _as_csv(data.root, sources, table, quarantine))
     write_json(folder / "check.json", report)
     return Checked(report, folder, sum(report["num_findings"].values()))
+
+
+def _effective(config: Config, data: DataConfig) -> DataConfig:
+    """The preprocessing that a training would have: that of pretrained weights, if any."""
+    from runner.training.assemble import effective_data  # noqa: PLC0415 - builds models, which only statistics need
+
+    return effective_data(config.model_copy(update={"data": data}))
+
+
+def _added(
+    results: Iterable[tuple[ImageRef, ImageFacts]], statistics: ChannelStatistics
+) -> Iterator[tuple[ImageRef, ImageFacts]]:
+    for task, facts in results:
+        if facts.sums is not None:
+            statistics.add(facts.sums)
+        yield task, facts
 
 
 def _tasks(sources: Mapping[str, ImageSource], stop: StopRequest) -> Iterator[ImageRef]:

@@ -8,8 +8,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,14 @@ from PIL import ExifTags, Image
 
 from runner.base.errors import InvalidDatasetError
 from runner.base.reasons import reason_of
+from runner.config.schema.data import DataConfig
+from runner.data.images.statistics import PixelSums, pixel_sums
+from runner.data.images.stored import InputFormat, Pixels
 from runner.data.source import FolderSource, ImageSource, Subset
 from runner.data.sources.index import path_text, printable_path
+
+if TYPE_CHECKING:
+    from runner.data.images.transforms import Pipeline
 
 # A shorter side of fewer pixels, or of less than this share of the median, is reported as tiny.
 MIN_SIDE = 8
@@ -208,6 +215,8 @@ class ImageFacts(NamedTuple):
     """Pillow's mode of the stored image, such as RGB, L or CMYK."""
     is_rotated: bool
     """Whether its EXIF orientation rotates or mirrors it."""
+    sums: PixelSums | None = None
+    """Those of a training image after the transforms, where statistics are asked for."""
 
 
 class ImageRef(NamedTuple):
@@ -222,6 +231,8 @@ class ImageInspector:
     """Inspects images, decoding each as training does."""
 
     sources: Mapping[str, ImageSource]
+    measured: DataConfig | None = None
+    """The effective data config where statistics of the training images are asked for."""
 
     def __call__(self, task: ImageRef) -> ImageFacts:
         """The facts of one image; a failure is returned in `problem`, not raised."""
@@ -231,6 +242,25 @@ class ImageInspector:
         except InvalidDatasetError as error:
             reason = str(error).removeprefix(f"{printable_path(source.describe(task.image))}: ")
             return ImageFacts(reason, bytes(DIGEST_BYTES), 0, 0, "", is_rotated=False)
+        facts = self._described(source, task, pixels)
+        if self.measured is None or task.split != "train" or facts.problem is not None:
+            return facts
+        return facts._replace(sums=self._sums(pixels))
+
+    def _sums(self, pixels: Pixels) -> PixelSums:
+        from runner.data.images.transforms import as_tensor  # noqa: PLC0415 - torch only where it is needed
+
+        return pixel_sums(self._transforms(as_tensor(pixels)).numpy())
+
+    @cached_property
+    def _transforms(self) -> Pipeline:
+        """Made in each process when it is first used."""
+        from runner.data.images.transforms import pipeline_of  # noqa: PLC0415 - torch, see above
+
+        assert self.measured is not None
+        return pipeline_of(self.measured.eval_transforms, InputFormat.of(self.measured))
+
+    def _described(self, source: ImageSource, task: ImageRef, pixels: Pixels) -> ImageFacts:
         height, width = pixels.shape[:2]
         path = file_of(source, task.image)
         if path is None:

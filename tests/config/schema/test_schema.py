@@ -183,7 +183,8 @@ def test_a_list_of_a_wrong_length_is_one_mistake(mean):
     values = values_of()
     values["data"]["normalize"]["mean"] = mean
     (problem,) = refused(values)
-    assert (problem.key, problem.message, problem.value) == ("data.normalize.mean", "must be a list of 3", mean)
+    message = "must be a list of 3, one for each of data.channels"
+    assert (problem.key, problem.message, problem.value) == ("data.normalize.mean", message, mean)
 
 
 def test_a_group_that_is_no_group_is_refused():

@@ -11,10 +11,13 @@ from runner.base.stop import StopRequest
 from runner.cli.call import read_call
 from runner.config.compose import compose_one
 from runner.config.schema.calls import DatasetCheckCall
+from runner.config.schema.data import DataConfig
 from runner.data.sources.index import name_list
 
 _MAX_CLASSES = 10
 _MAX_EXAMPLES = 5
+# A channel of a smaller standard deviation counts as constant: a step of 16 bits is 1.5e-5.
+_SMALLEST_STD = 1e-6
 _TITLES = {
     "unreadable": "unreadable or truncated",
     "same_content_in_several_splits": "same content in several splits (leakage)",
@@ -40,8 +43,10 @@ def run(argv: list[str]) -> int:
     from runner.tools.dataset.check import check_dataset  # noqa: PLC0415 - not needed to report a mistake in the config
 
     with StopRequest() as stop:
-        checked = check_dataset(job.config, call.output, stop)
+        checked = check_dataset(job.config, call.output, stop, wants_statistics=call.statistics)
     show("\n".join(_lines(checked.report)))
+    if call.statistics:
+        show("\n".join(_statistics(checked.report, job.config.data)))
     show(f"report: {checked.folder / 'check.json'}")
     if num_quarantined := checked.report["num_quarantined"]:
         show(f"to leave out {num_quarantined:,} of them: data.exclude={checked.folder / 'quarantine.csv'}")
@@ -52,6 +57,25 @@ def run(argv: list[str]) -> int:
             + f"; see {checked.folder / 'check.json'}"
         )
     return EXIT_DONE
+
+
+def _statistics(report: dict[str, Any], data: DataConfig) -> Iterator[str]:
+    """Mean and standard deviation of each channel, as YAML that an experiment takes."""
+    found = report.get("statistics")
+    if found is None:
+        yield "statistics: none, as no training image can be read"
+        return
+    yield (
+        f"# {found['num_images']:,} training images after data.eval_transforms, with data.channels={data.channels} and "
+        f"data.bit_depth={data.bit_depth}"
+    )
+    constant = [str(number) for number, std in enumerate(found["std"], 1) if std < _SMALLEST_STD]
+    if constant:
+        yield f"# constant in channel {', '.join(constant)}, which is only centred: its std is 0"
+    stds = [1.0 if std < _SMALLEST_STD else std for std in found["std"]]
+    yield "data:\n  normalize:"
+    for name, values in (("mean", found["mean"]), ("std", stds)):
+        yield f"    {name}: [{', '.join(f'{value:.6f}' for value in values)}]"
 
 
 def _found(report: dict[str, Any]) -> Iterator[tuple[str, int]]:
