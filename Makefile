@@ -64,6 +64,7 @@ bench: $(READY) ## Measure side by side and record; PEERS="--timm FOLDER ..." co
 	$(BIN)/python benchmarks/allocator.py $(ARGS)
 	$(BIN)/python benchmarks/decode_threads.py $(ARGS)
 	$(BIN)/python benchmarks/digits_seeds.py
+	$(BIN)/python benchmarks/one_channel.py $(ARGS)
 	$(BIN)/python benchmarks/refusals.py
 	$(BIN)/python benchmarks/checkpoint_stall.py
 	$(BIN)/python benchmarks/resume_start.py

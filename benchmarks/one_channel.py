@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
 import statistics
 import sys
 import tempfile
@@ -31,7 +32,9 @@ def train(overrides: tuple[str, ...], seeds: Iterator[int], *, small: bool) -> d
             *(sys.executable, "-m", "runner", *overrides, f"seed={next(seeds)}", f"output_dir={outputs}"),
             *(["trainer.epochs=2", "schedule.warmup_epochs=0"] if small else []),
         ]
+        cpu_before = _cpu_seconds()
         seconds, _ = side_by_side.timed(command, cwd=Path(outputs))
+        cpu_seconds = _cpu_seconds() - cpu_before
         (record_file,) = Path(outputs).glob("*/*/run.json")
         best = json.loads(record_file.read_text())["best"]["value"]
         rows = [json.loads(line) for line in (record_file.parent / "metrics.jsonl").read_text().splitlines()]
@@ -42,7 +45,14 @@ def train(overrides: tuple[str, ...], seeds: Iterator[int], *, small: bool) -> d
         "best_top1": best,
         "last_top1": rows[-1]["val_top1"],
         "wall_seconds": seconds,
+        "cpu_seconds": cpu_seconds,
     }
+
+
+def _cpu_seconds() -> float:
+    """Of all processes that were started and have ended; on a busy machine they vary less than the wall time."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -63,6 +73,7 @@ def main() -> None:
         measured,
         {
             "rate_to_three_channels": one.median("images_per_second") / three.median("images_per_second"),
+            "cpu_seconds_to_three_channels": one.median("cpu_seconds") / three.median("cpu_seconds"),
             "top1_difference": one.median("best_top1") - three.median("best_top1"),
         },
         small=options.small,

@@ -157,3 +157,40 @@ def test_batches_are_the_same_on_a_gpu() -> None:
     assert on_gpu.labels.is_cuda
     assert torch.equal(on_gpu.images.cpu(), expected.images)
     assert torch.equal(on_gpu.labels.cpu(), expected.labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("channels", [1, 4])
+def test_rectangles_of_any_channels_are_padded_cropped_and_flipped(dtype: torch.dtype, channels: int) -> None:
+    """Of 16 bits the images are float32 in [0, 1], and so is the grey of the padding."""
+    generator = np.random.default_rng(0)
+    pixels = torch.from_numpy(generator.integers(100, 256, (6, channels, 9, 14)).astype(np.uint8)).to(dtype)
+    pixels = pixels / 255 if dtype == torch.float32 else pixels
+    drawn = transforms(
+        {"name": "random_crop", "size": [8, 16], "padding": 2, "fill": 51}, {"name": "random_horizontal_flip"}
+    )
+    ids = torch.arange(6)
+    images, bad = load_onto(CPU, [Batch(pixels, ids, ids, ids, ())], drawn, 6)
+    assert bad == []
+    assert images.dtype == dtype
+    assert images.shape == (6, 13, 18, channels)
+    value = 51 / 255 if dtype == torch.float32 else 51
+    assert torch.equal(images[:, 2:11, 2:16].permute(0, 3, 1, 2), pixels)
+    torch.testing.assert_close(images[:, 0], torch.full_like(images[:, 0], value))
+    made = DeviceImages(images, LABELS[:6], drawn, size=(8, 16), seed=1, bad=[]).make(request(4, 1)).images
+    assert made.shape == (2, channels, 8, 16)
+    for image, source in zip(made, images[[4, 1]].permute(0, 3, 1, 2), strict=True):
+        crops = [
+            source[:, top : top + 8, left : left + 16].flip(axes)
+            for top in range(6)
+            for left in range(3)
+            for axes in ((), (2,))
+        ]
+        assert any(torch.equal(image, crop) for crop in crops)
+
+
+def test_a_smaller_rectangle_is_padded_on_each_side_it_lacks() -> None:
+    drawn = transforms({"name": "random_crop", "size": [12, 16]})
+    ids = torch.arange(2)
+    images, _ = load_onto(CPU, [Batch(PIXELS[:2], ids, ids, ids, ())], drawn, 2)
+    assert images.shape == (2, SIDE, SIDE + 8, 3)

@@ -18,7 +18,7 @@ from runner.base.errors import InvalidDatasetError
 from runner.data.cache import pixel_cache
 from runner.data.cache.cache_policy import MemoryBudgetError
 from runner.data.cache.pixel_cache import CachedSource, PixelCache, cache_pixels
-from runner.data.images.stored import DecodedImage
+from runner.data.images.stored import DecodedImage, InputFormat
 from runner.data.source import Labels
 
 
@@ -239,3 +239,31 @@ def test_threads_that_decode_side_by_side_keep_their_images(tmp_path: Path) -> N
         pixels = images.cache.get(image)
         assert pixels is not None
         assert np.array_equal(pixels, np.full((image + 1, 4, 3), image))
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+@pytest.mark.parametrize(
+    "form",
+    [InputFormat(channels=1), InputFormat(channels=4), InputFormat(channels=1, bit_depth=16)],
+    ids=["grey", "RGBA", "16 bits"],
+)
+def test_pixels_of_each_format_are_kept(tmp_path: Path, form: InputFormat) -> None:
+    generator = np.random.default_rng(0)
+    largest = 2**form.bit_depth
+    pixels = [generator.integers(0, largest, (height, 3, form.channels)).astype(form.dtype) for height in (1, 5, 2)]
+    cache = PixelCache(tmp_path / "x.pixels", 3, sum(one.nbytes for one in pixels), form=form)
+    for image, one in enumerate(pixels):
+        cache.put(image, one)
+    for image, one in enumerate(pixels):
+        found = cache.get(image)
+        assert found is not None
+        assert found.dtype == form.dtype
+        assert np.array_equal(found, one)
+        assert found.flags.aligned
+    cache.put(0, pixels[1])
+    assert np.array_equal(cache.get(0), pixels[0])  # type: ignore[arg-type]
+    full = PixelCache(tmp_path / "y.pixels", 2, pixels[0].nbytes, form=form)
+    full.put(0, pixels[0])
+    full.put(1, pixels[0])
+    assert full.get(0) is not None
+    assert full.get(1) is None
