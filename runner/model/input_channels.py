@@ -37,7 +37,14 @@ def adapt_input_conv(num_channels: int, weight: Tensor) -> Tensor:
 
 
 def first_convolution(module: nn.Module) -> tuple[str, nn.Conv2d] | None:
-    """The name and the layer of the first 2-d convolution in the order of the module; None without one."""
+    """The name and the layer of the 2-d convolution that sees the images; None without one.
+
+    A model of timm names it itself; of others it is the first one in the order of the module.
+    """
+    declared = (getattr(module, "pretrained_cfg", None) or {}).get("first_conv")
+    if isinstance(declared, str):
+        named = dict(module.named_modules()).get(declared)
+        return (declared, named) if isinstance(named, nn.Conv2d) else None
     layers = (item for item in module.named_modules() if isinstance(item[1], nn.Conv2d))
     name, layer = next(layers, ("", None))
     return (name, layer) if isinstance(layer, nn.Conv2d) else None

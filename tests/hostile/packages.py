@@ -114,6 +114,25 @@ _CARD: tuple[tuple[str, Any], ...] = (
         {"image_size": 32, "transforms": [{"_target_": "os.system"}], "normalize": {"mean": [0], "std": [0]}},
     ),
     ("preprocessing", {"image_size": 32, "transforms": [], "normalize": {"mean": [0.5, 0.5, 0.5], "std": [0, 0, 0]}}),
+    (
+        "preprocessing",
+        {"channels": 4, "image_size": 32, "transforms": [], "normalize": {"mean": [0.5] * 3, "std": [1] * 3}},
+    ),
+    (
+        "preprocessing",
+        {"channels": 10**9, "image_size": 32, "transforms": [], "normalize": {"mean": [], "std": []}},
+    ),
+    (
+        "preprocessing",
+        {
+            "bit_depth": 10**9,
+            "resize": "\x1b[2J",
+            "fill": -1,
+            "image_size": [10**9, 1],
+            "transforms": [],
+            "normalize": {"mean": [0.5] * 10**5, "std": [1] * 10**5},
+        },
+    ),
     ("best", {"metric": "\x1b[2J", "value": 10**400}),
     ("metrics", {"val": {"top1": "x" * 10**6}}),
     ("origin", {"run": "@OUT@/made", "data": {"a": "${oc.env:RUNNER_SECRET}"}}),

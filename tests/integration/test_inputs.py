@@ -192,6 +192,22 @@ def test_a_run_of_before_these_keys_is_resumed_and_loaded(tiny) -> None:
     assert resume.run([f"run={run}", "trainer.epochs=2"]) == 0
 
 
+@pytest.mark.any_loss
+@pytest.mark.parametrize("cache", ["none", "device"])
+def test_batches_without_a_good_image_have_the_model_s_channels(folder, train, cache: str) -> None:
+    root = folder("scan", "png")
+    for file in sorted((root / "train").rglob("*.png"))[3:13]:
+        file.write_bytes(b"")
+    # Six good images of 16, in batches of two: at least two batches have none.
+    skipping = ("data.on_bad_image=skip", "data.max_bad_fraction=0.9", "data.batch_size=2", f"data.cache={cache}")
+    # Without BatchNorm, which would learn from single images here.
+    run = train(
+        root, *DEEP, *LETTERBOX, *skipping, "model=torchvision", "model.name=squeezenet1_1", "optimizer.lr=1e-6"
+    )
+    row = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    assert (row["train_images"], row["train_images_skipped"]) == (6, 10)
+
+
 def test_ink_in_a_folder_of_tiles_is_a_bad_image(folder, train) -> None:
     root = folder("tile", "tif")
     Image.new("CMYK", (30, 30)).save(root / "train/dark/0.tif")

@@ -96,6 +96,14 @@ def test_a_model_that_converts_colours_is_refused() -> None:
     assert first_convolution(nn.Linear(3, 2)) is None
 
 
+def test_a_model_of_timm_names_its_first_layer() -> None:
+    module = timm.create_model("resnet10t.c3_in1k", pretrained=False, in_chans=4, num_classes=2)
+    name, layer = first_convolution(module)  # type: ignore[misc]
+    assert (name, layer.in_channels) == ("conv1.0", 4)
+    module.pretrained_cfg["first_conv"] = "gone"
+    assert first_convolution(module) is None
+
+
 MODULE = "model_zoo_of_a_test"
 CODE = """
 from torch import nn

@@ -275,8 +275,8 @@ class ExportCall(_TrainedCall):
     output: Annotated[LocalPath | None, AS_TYPED]
     """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt."""
     include_preprocessing: bool
-    """True: uint8 images N × size × size × 3 in, already resized and cropped, probabilities out. False: normalised
-    float32 images N × 3 × size × size in, logits out."""
+    """True: images N × height × width × channels in, already resized and cropped, uint8 or with 16 bits float32 in
+    [0, 1], and probabilities out. False: normalised float32 images N × channels × height × width in, logits out."""
     min_agreement: Annotated[float, Field(ge=0, le=1)]
     """Smallest share of validation images whose first guess must be PyTorch's; below it no file is kept."""
 

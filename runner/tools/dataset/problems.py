@@ -266,13 +266,18 @@ class ImageInspector:
         if path is None:
             header = struct.pack("<II", width, height)
             digest = hashlib.blake2b(header + pixels.tobytes(), digest_size=DIGEST_BYTES).digest()
-            return ImageFacts(None, digest, width, height, "RGB", is_rotated=False)
+            return ImageFacts(None, digest, width, height, _mode_of(pixels), is_rotated=False)
         try:
             mode, is_rotated = _header(path)
             return ImageFacts(None, _digest(path), width, height, mode, is_rotated)
         except OSError as error:
             reason = f"can't be opened: {reason_of(error)}"
             return ImageFacts(reason, bytes(DIGEST_BYTES), 0, 0, "", is_rotated=False)
+
+
+def _mode_of(pixels: Pixels) -> str:
+    """Pillow's mode of decoded pixels."""
+    return "I;16" if pixels.dtype == np.uint16 else {1: "L", 3: "RGB", 4: "RGBA"}[pixels.shape[2]]
 
 
 def file_of(source: ImageSource, image: int) -> str | None:
