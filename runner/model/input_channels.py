@@ -36,18 +36,16 @@ def adapt_input_conv(num_channels: int, weight: Tensor) -> Tensor:
     return adapted.to(weight.dtype)
 
 
-def first_convolution(module: nn.Module) -> tuple[str, nn.Conv2d] | None:
-    """The name and the layer of the 2-d convolution that sees the images; None without one.
+def first_convolutions(module: nn.Module) -> list[tuple[str, nn.Conv2d]]:
+    """The names and layers of the 2-d convolutions that see the images; none where other layers do.
 
-    A model of timm names it itself; of others it is the first one in the order of the module.
+    A model of timm names them itself; of others it is the first one in the order of the module.
     """
-    declared = (getattr(module, "pretrained_cfg", None) or {}).get("first_conv")
-    if isinstance(declared, str):
-        named = dict(module.named_modules()).get(declared)
-        return (declared, named) if isinstance(named, nn.Conv2d) else None
-    layers = (item for item in module.named_modules() if isinstance(item[1], nn.Conv2d))
-    name, layer = next(layers, ("", None))
-    return (name, layer) if isinstance(layer, nn.Conv2d) else None
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d)}
+    if declared := (getattr(module, "pretrained_cfg", None) or {}).get("first_conv"):
+        names = (declared,) if isinstance(declared, str) else declared
+        return [(name, layers[name]) for name in names if name in layers]
+    return list(layers.items())[:1]
 
 
 def adapt_first_layer(module: nn.Module, num_channels: int, shown: str) -> None:
@@ -63,7 +61,7 @@ def adapt_first_layer(module: nn.Module, num_channels: int, shown: str) -> None:
     """
     if num_channels == _RGB:
         return
-    _, layer = first_convolution(module) or ("", None)
+    (_, layer), *_ = first_convolutions(module) or [("", None)]
     if layer is None or layer.in_channels != _RGB:
         raise InvalidModelError(
             f"{shown} has no convolution over RGB that could be adapted to data.channels={num_channels}"

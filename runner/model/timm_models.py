@@ -140,12 +140,14 @@ def timm_preprocessing(weights: PretrainedCfg) -> WeightsPreprocessing:
 
 def warn_of_other_crops(weights: PretrainedCfg) -> None:
     """Warn of weights that timm evaluates with whole images, squashed to a square or padded, where this crops them."""
-    if weights.crop_mode != "center":
+    resize = {"squash": "squash", "border": "letterbox"}.get(weights.crop_mode)
+    if resize is not None:
         _logger.warning(
-            "model.weights = %r: timm evaluates them with the whole image (crop_mode=%s); here the shorter side is "
-            "resized and the centre is cut, so scores of images that are not square can differ from the published",
+            "model.weights = %r: timm evaluates them with the whole image (crop_mode=%s), as data.resize=%s does; with "
+            "data.resize=crop scores of images that are not square can differ from the published",
             PRETRAINED,
             weights.crop_mode,
+            resize,
         )
 
 

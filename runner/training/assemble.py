@@ -132,7 +132,9 @@ def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format:
 def effective_data(config: Config) -> DataConfig:
     """The data config with a normalisation, and with the preprocessing that pretrained weights bring along, if any."""
     data, preprocessing = config.data, weights_preprocessing(config.model)
-    if preprocessing is not None:
+    if preprocessing is not None and not data.follow_weights:
+        LOGGER.info("preprocessing is that of data, not that of the weights (data.follow_weights=false)")
+    elif preprocessing is not None:
         data = follow_weights(data, **vars(preprocessing))
         LOGGER.info("preprocessing follows the weights: %s", preprocessing)
         if data.channels != len(preprocessing.mean):

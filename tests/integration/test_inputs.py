@@ -175,7 +175,7 @@ def test_the_first_layer_and_depth_are_fixed_on_resume(folder, train) -> None:
 @pytest.mark.any_loss
 def test_a_run_of_before_these_keys_is_resumed_and_loaded(tiny) -> None:
     run = runner.fit(runner.load_config(tiny("trainer.epochs=1"))).run_dir
-    new = {"channels", "bit_depth", "resize", "fill"}
+    new = {"channels", "bit_depth", "resize", "fill", "follow_weights"}
     saved = yaml.safe_load((run / "config.yaml").read_text())
     assert new <= saved["data"].keys()
     saved["data"] = {key: value for key, value in saved["data"].items() if key not in new}

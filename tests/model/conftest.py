@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from runner.config.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TorchvisionConfig
+from runner.config.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TimmConfig, TorchvisionConfig
 from tests.made_package import make_package
 
 
@@ -84,3 +84,12 @@ def same_values() -> Callable[[nn.Module | dict[str, Any], nn.Module | dict[str,
         return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
     return compare
+
+
+@pytest.fixture
+def timm_model() -> Callable[..., TimmConfig]:
+    def make(**changes: Any) -> TimmConfig:
+        keys = ("weights", "drop_rate", "drop_path_rate", "global_pool", "img_size")
+        return TimmConfig(family="timm", **{**dict.fromkeys(keys), **changes})
+
+    return make

@@ -10,7 +10,7 @@ from torchvision import models
 
 from runner.base.errors import InvalidModelError
 from runner.model import build_architecture, build_model, check_model
-from runner.model.input_channels import adapt_first_layer, adapt_input_conv, first_convolution
+from runner.model.input_channels import adapt_first_layer, adapt_input_conv, first_convolutions
 
 timm = pytest.importorskip("timm")
 CHANNELS = [1, 3, 4]
@@ -93,15 +93,28 @@ def test_a_model_that_converts_colours_is_refused() -> None:
         adapt_first_layer(inception, 1, "model.name = 'googlenet'")
     with pytest.raises(InvalidModelError, match="no convolution over RGB"):
         adapt_first_layer(nn.Sequential(nn.Conv2d(5, 2, 1)), 1, "model.name = 'x'")
-    assert first_convolution(nn.Linear(3, 2)) is None
+    assert first_convolutions(nn.Linear(3, 2)) == []
 
 
 def test_a_model_of_timm_names_its_first_layer() -> None:
     module = timm.create_model("resnet10t.c3_in1k", pretrained=False, in_chans=4, num_classes=2)
-    name, layer = first_convolution(module)  # type: ignore[misc]
+    ((name, layer),) = first_convolutions(module)
     assert (name, layer.in_channels) == ("conv1.0", 4)
-    module.pretrained_cfg["first_conv"] = "gone"
-    assert first_convolution(module) is None
+    module.pretrained_cfg["first_conv"] = ("conv1.0", "conv1.3", "gone")
+    assert [name for name, _ in first_convolutions(module)] == ["conv1.0", "conv1.3"]
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", "crossvit_tiny_240"])
+def test_files_of_timm_for_rgb_score_grey_images_as_three_equal_channels(name: str, timm_model, tmp_path) -> None:
+    config = timm_model(name=name)
+    torch.manual_seed(2)
+    of_rgb = build_architecture(config, 3).eval()
+    save_file(dict(of_rgb.state_dict()), tmp_path / "rgb.safetensors")
+    given = config.model_copy(update={"weights": str(tmp_path / "rgb.safetensors")})
+    of_grey = build_model(given, 3, num_channels=1).module.eval()
+    image = torch.rand(2, 1, *of_rgb.pretrained_cfg["input_size"][1:])
+    with torch.inference_mode():
+        torch.testing.assert_close(of_grey(image), of_rgb(image.expand(-1, 3, -1, -1)), rtol=1e-4, atol=1e-5)
 
 
 MODULE = "model_zoo_of_a_test"

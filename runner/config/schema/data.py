@@ -108,9 +108,12 @@ class _Data(ConfigSection):
     crop that follows; letterbox: keeps it, shows the whole image and fills the rest; squash: does not keep it."""
     fill: Annotated[Grey, PREPROCESSING]
     """The value of all channels beside a letterboxed image, 0 (black) to 255 (white)."""
+    follow_weights: Annotated[bool, PREPROCESSING]
+    """Whether pretrained weights that torchvision or timm publish bring their own eval_transforms, scaled to image_size,
+    and their own mean and std for 3 channels, which the log shows. Without: those of this group."""
     normalize: Annotated[Normalize, PREPROCESSING]
-    """How pixel values are centred and scaled; `dataset check statistics=true` computes it. Weights of torchvision
-    bring their own for 3 channels."""
+    """How pixel values are centred and scaled; `dataset check statistics=true` computes it. Published weights
+    bring their own for 3 channels, see follow_weights."""
     train_transforms: Annotated[tuple[Transform, ...], TRAINING]
     """What is done to each training image, in this order, drawn anew each epoch."""
     eval_transforms: Annotated[tuple[Transform, ...], PREPROCESSING]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.transforms.fixed import ImageSize
 
 ResNetName = Literal[
     "resnet18",
