@@ -34,6 +34,7 @@ BASE: dict[str, Any] = {
     "balance": "none",
     "channels": 3,
     "bit_depth": 8,
+    "follow_weights": True,
     "image_size": 16,
     "resize": "crop",
     "fill": 0,

@@ -109,8 +109,8 @@ class _Data(ConfigSection):
     fill: Annotated[Grey, PREPROCESSING]
     """The value of all channels beside a letterboxed image, 0 (black) to 255 (white)."""
     follow_weights: Annotated[bool, PREPROCESSING]
-    """Whether pretrained weights that torchvision or timm publish bring their own eval_transforms, scaled to image_size,
-    and their own mean and std for 3 channels, which the log shows. Without: those of this group."""
+    """Whether pretrained weights that torchvision or timm publish bring their own eval_transforms, scaled to
+    image_size, and their own mean and std for 3 channels, which the log shows. Without: those of this group."""
     normalize: Annotated[Normalize, PREPROCESSING]
     """How pixel values are centred and scaled; `dataset check statistics=true` computes it. Published weights
     bring their own for 3 channels, see follow_weights."""
