@@ -203,7 +203,7 @@ def test_a_file_that_can_not_be_made_is_no_reason_to_leave_the_others_waiting(
 
     before, waited = open_pixels(), []
     monkeypatch.setattr(pixel_cache.os, "posix_fallocate", refuse)
-    with pytest.raises(MemoryBudgetError, match="No space left on device"):
+    with pytest.raises(MemoryBudgetError, match="the disk is full"):
         kept(Counted(), "no", lambda: waited.append(1), is_asked_for=is_asked_for)
     assert waited == [1]
     assert open_pixels() == before
