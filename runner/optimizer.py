@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -110,7 +110,7 @@ def _matched(rule: GroupRule, parameters: Mapping[str, nn.Parameter], head: Coll
         case "norm_and_bias":
             return {name for name, parameter in parameters.items() if parameter.ndim <= 1}
         case None:
-            return {name for name in parameters if fnmatch.fnmatchcase(name, rule.pattern or "")}
+            return names_like(rule.pattern or "", parameters)
         case _:
             assert_never(rule.part)
 
@@ -121,9 +121,7 @@ def _check_rules(config: OptimizerConfig, matches: Sequence[set[str]], names: Se
         key = f"optimizer.groups.{number}.{'part' if rule.pattern is None else 'pattern'}"
         value = rule.part or rule.pattern
         if not matched:
-            hint = f"near it: {', '.join(_near(rule.pattern or '', names))}"
-            message = "matches no parameter of the model"
-            problems.append(Problem(key=key, value=value, has_value=True, message=message, hint=hint))
+            problems.append(nothing_like(value or "", names, key))
         elif matched <= taken:
             message = "matches only parameters that rules before it match, and the first that matches applies"
             hint = "move it to the front, or leave it out"
@@ -131,6 +129,18 @@ def _check_rules(config: OptimizerConfig, matches: Sequence[set[str]], names: Se
         taken |= matched
     if problems:
         raise ConfigError(problems)
+
+
+def names_like(pattern: str, names: Iterable[str]) -> set[str]:
+    """Those of some names of parameters that match a pattern with the wildcards *, ? and [abc]."""
+    return {name for name in names if fnmatch.fnmatchcase(name, pattern)}
+
+
+def nothing_like(pattern: str, names: Sequence[str], key: str) -> Problem:
+    """What is wrong with a pattern, of this key, that matches none of the model's names of parameters."""
+    hint = f"near it: {', '.join(_near(pattern, names))}"
+    message = "matches no parameter of the model"
+    return Problem(key=key, value=pattern, has_value=True, message=message, hint=hint)
 
 
 def _near(pattern: str, names: Sequence[str]) -> list[str]:

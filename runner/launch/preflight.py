@@ -105,7 +105,7 @@ def _mistakes_of_metric(ready: Ready) -> list[RunnerError]:
 def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
     with gc_paused():
         from runner.model import check_model  # noqa: PLC0415 - torch only once the data is good
-        from runner.training.parameter_groups import parameter_groups  # noqa: PLC0415 - as above
+        from runner.training.model_check import check_trainable  # noqa: PLC0415 - as above
 
     config = ready.config
     # Of a submitted run, the device is checked on the machines that train.
@@ -118,7 +118,7 @@ def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
             image_size=config.data.image_size,
             needs_head=config.trainer.freeze_backbone_epochs > 0,
             has_to_be_here=has_to_be_here,
-            also=partial(parameter_groups, config),
+            also=partial(check_trainable, config),
         )
     except RunnerError as error:
         mistakes.append(error)

@@ -61,7 +61,7 @@ def adapt_first_layer(module: nn.Module, num_channels: int, shown: str) -> None:
     """
     if num_channels == _RGB:
         return
-    (_, layer), *_ = first_convolutions(module) or [("", None)]
+    layer = next((layer for _, layer in first_convolutions(module)), None)
     if layer is None or layer.in_channels != _RGB:
         raise InvalidModelError(
             f"{shown} has no convolution over RGB that could be adapted to data.channels={num_channels}"

@@ -95,6 +95,12 @@ class ModelCard(ConfigSection):
             )
         return self
 
+    @field_validator("architecture", mode="before")
+    @classmethod
+    def _with_newer_keys(cls, architecture: object) -> object:
+        """Packages from before a key have the value that does what was done then."""
+        return {"checkpoint_activations": False, **architecture} if isinstance(architecture, dict) else architecture
+
     @field_validator("best")
     @classmethod
     def _says_which_epoch(cls, best: dict[str, Any]) -> dict[str, Any]:

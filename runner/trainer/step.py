@@ -19,7 +19,9 @@ from runner.data.loader.batch import BadImage, Batch
 from runner.dist.device import seed_generators, to_device
 from runner.optimizer import peak_learning_rate, set_learning_rate
 from runner.schedule import learning_rate
+from runner.trainer.activations import layers_with_statistics, statistics_kept
 from runner.trainer.bad_images import padded_batch
+from runner.trainer.freezing import learning_names, set_training_mode
 from runner.trainer.state import Placement, TrainingState
 from runner.trainer.training_images import TrainingImages
 
@@ -33,16 +35,17 @@ class Stepper:
         self.images = images
         self.placement = placement
         self.replica = state.model  # the model, or its DistributedDataParallel wrapper
-        self._replica_is_frozen: bool | None = None  # None before the first epoch
+        self._replicated: frozenset[str] | None = frozenset()  # names of the parameters that the replica was made for
+        self._with_statistics = layers_with_statistics(state.model, config.model)
         self._mixing = build_mixing(config.trainer, len(images.classes))
         self._peak = peak_learning_rate(config.optimizer, placement.dist.world_size)
 
     def begin_epoch(self) -> None:
         """Prepare for the steps of the epoch in progress; to be called once before them."""
-        epoch = self.state.progress.epoch
-        is_frozen = epoch < self.config.trainer.freeze_backbone_epochs
-        set_training_mode(self.state.model, self.state.head if is_frozen else None)
-        self._replicate(is_frozen)
+        state, epoch = self.state, self.state.progress.epoch
+        learning = learning_names(self.config.trainer, state.model, state.head, epoch)
+        set_training_mode(state.model, state.head, learning)
+        self._replicate(learning)
         self.images.weighting.begin_epoch(epoch)
 
     def take(self, stream: Iterator[Batch]) -> None:
@@ -73,9 +76,9 @@ class Stepper:
             self._update()
         progress.advance(places[-1].stop)
 
-    def _replicate(self, is_frozen: bool) -> None:
+    def _replicate(self, learning: frozenset[str] | None) -> None:
         """Wrap the model for the all-reduce of its gradients; again when other parameters begin to learn."""
-        if self._replica_is_frozen is is_frozen:
+        if self._replicated == learning:
             return
         config = self.config
         # A static graph is not given where some backward passes have no all-reduce, where DDP can't see it (compiled
@@ -83,7 +86,7 @@ class Stepper:
         is_plain = config.trainer.accumulate_steps == 1 and not config.trainer.compile
         is_graph_static = is_plain and config.model.family in ("resnet", "densenet")
         self.replica = self.placement.dist.replicate(self.state.model, is_graph_static=is_graph_static)
-        self._replica_is_frozen = is_frozen
+        self._replicated = learning
 
     def _backward(self, batch: Batch, position: int, weight: float) -> None:
         """Add the gradients of a batch.
@@ -118,7 +121,8 @@ class Stepper:
                 reduction="sum",
                 label_smoothing=self.config.trainer.label_smoothing,
             )
-            state.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
+            with statistics_kept(self._with_statistics):
+                state.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         state.meter.add(loss.detach(), logits.detach(), labels, state.progress.step + 1)
 
     def _count_bad_everywhere(self, bad: list[BadImage]) -> Callable[[], int]:
@@ -175,23 +179,6 @@ class Stepper:
     def _without_all_reduce(self) -> AbstractContextManager[None]:
         no_sync = getattr(self.replica, "no_sync", None)
         return nullcontext() if no_sync is None else no_sync()
-
-
-def set_training_mode(module: nn.Module, head: nn.Module | None) -> None:
-    """Put a model into training mode, as a whole or with a frozen backbone.
-
-    A frozen backbone computes no gradients, and its BatchNorm statistics don't change.
-
-    Args:
-        module: the whole model.
-        head: the classification head, which alone is trained; None trains the whole model.
-    """
-    learning = {id(parameter) for parameter in (head or module).parameters()}
-    for parameter in module.parameters():
-        parameter.requires_grad_(id(parameter) in learning)
-    module.train(head is None)
-    if head is not None:
-        head.train()
 
 
 class Mixing:

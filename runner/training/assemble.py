@@ -44,6 +44,7 @@ from runner.evaluation.per_image import EvaluationSplit
 from runner.model import StartingWeights, build_model, head_of, weights_preprocessing
 from runner.optimizer import build_optimizer, peak_learning_rate
 from runner.run.checkpoint_writer import CheckpointWriter
+from runner.trainer.activations import checkpoint_activations
 from runner.trainer.bad_images import BadImages
 from runner.trainer.loop import Trainer
 from runner.trainer.metrics_log import Recorder
@@ -95,6 +96,7 @@ def assemble(
     cache_policy = cache_policy or _agreed_cache_policy(data, splits, dist)
     data = cache_policy.applied_to(data)
     memory_format = choose_memory_format(dist.device, precision, data.image_size)
+    checkpoint_activations(built.module, config.model)
     model = _placed(built.module, config, dist, memory_format)
     images = _images(config, data, splits, cache_policy, dist)
     placement = Placement(dist=dist, precision=precision, memory_format=memory_format, stop=stop)

@@ -17,6 +17,7 @@ from runner.base.console import FILE_ONLY, LOGGER
 from runner.base.errors import CheckpointError, OutputError, RunnerError, StoppedOnRequest
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
+from runner.config.schema.trainer import TrainerConfig
 from runner.data.fingerprint import Content, fingerprint
 from runner.data.loader.order import weights_by_class
 from runner.data.splits import Splits
@@ -170,6 +171,8 @@ def log_start(config: Config, splits: Splits, trainer: Trainer, precision: Preci
     )
     for note in splits.notes:
         LOGGER.info("            %s", note)
+    if config.trainer.freeze_backbone_epochs:
+        LOGGER.info("learning    %s", _stages(config.trainer))
     if config.data.balance != "none":
         LOGGER.info("balance     %s: %s", config.data.balance, _shown_weights(weights_by_class(splits)))
     LOGGER.info("device      %s", describe_device(dist.device))
@@ -185,6 +188,18 @@ def log_start(config: Config, splits: Splits, trainer: Trainer, precision: Preci
         peak_learning_rate(config.optimizer, dist.world_size),
         f"{config.optimizer.lr:g} × {processes}" if is_scaled else "not scaled with the number of processes",
     )
+
+
+def _stages(trainer: TrainerConfig) -> str:
+    """What learns at first, and what later."""
+    at_once = ["the head", *(rule.pattern for rule in trainer.unfreeze if rule.after_epochs == 0)]
+    later = [
+        (rule.after_epochs, rule.pattern)
+        for rule in sorted(trainer.unfreeze, key=lambda rule: rule.after_epochs)
+        if rule.after_epochs > 0
+    ]
+    later.append((trainer.freeze_backbone_epochs, "everything"))
+    return "; ".join([" and ".join(at_once), *(f"after {_epochs(after)} {what}" for after, what in later)])
 
 
 def _described(data: DataConfig) -> str:

@@ -153,7 +153,9 @@ def test_leaving_the_pager_early_is_no_failure():
     process, ours = on_a_terminal("--help", "all", PAGER="head -c 1")
     assert (process.communicate(timeout=120)[1], process.returncode) == ("", 0)
     os.close(ours)
-    process, ours = on_a_terminal("--help", "all", PAGER="echo here; exec sleep 100")
+    # A shell would lose a SIGINT that comes between two of its commands.
+    program = "import signal as s, time; s.signal(s.SIGINT, s.SIG_DFL); print('here', flush=True); time.sleep(100)"
+    process, ours = on_a_terminal("--help", "all", PAGER=f'exec {sys.executable} -c "{program}"')
     assert b"here" in os.read(ours, 4096)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
     assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)

@@ -41,6 +41,9 @@ LAYERS = (
     "optimizer.lr_scaling=none",
     "optimizer.layer_decay=0.5",
     "optimizer.groups=[{part: head, lr_multiplier: 10}]",
+    "trainer.freeze_backbone_epochs=2",
+    "trainer.unfreeze=[{after_epochs: 1, pattern: 'blocks.*'}]",
+    "model.checkpoint_activations=true",
 )
 PHASES = ("training", "start-up", "save", "evaluation")
 AIMS = (*PHASES, "end")
@@ -261,7 +264,7 @@ def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, ranks,
     sys.stdout.write(f"kills, ranks={ranks}, workers={workers}: {dict(killed)}\n")
 
 
-def test_rates_by_layer_go_on_after_a_kill(photos, tmp_path):
+def test_rates_by_layer_and_unfreezing_in_stages_go_on_after_a_kill(photos, tmp_path):
     argv = [*command(photos, 2, 0), *LAYERS]
     whole = Attempt.start(argv, tmp_path / "whole")
     assert whole.ends_well(), whole.said

@@ -52,13 +52,26 @@ def _warmup_is_shorter_than_training(values: Values) -> Iterator[Problem]:
 
 def _something_is_trained_besides_the_head(values: Values) -> Iterator[Problem]:
     frozen, epochs = values.number("trainer.freeze_backbone_epochs"), values.number("trainer.epochs")
-    from_scratch = values.get("model.weights") is None
+    from_scratch = values.get("model.weights") is None and not _entries(values, "trainer.unfreeze")
     if from_scratch and frozen is not None and epochs is not None and 0 < epochs <= frozen:
         yield values.problem(
             "trainer.freeze_backbone_epochs",
             f"must be less than trainer.epochs = {epochs:g} when model.weights is null, "
             "or only a head on random features is trained",
         )
+
+
+def _unfreezing_ends_with_the_freeze(values: Values) -> Iterator[Problem]:
+    frozen = values.number("trainer.freeze_backbone_epochs")
+    for number, entry in enumerate(_entries(values, "trainer.unfreeze")):
+        after = entry.get("after_epochs")
+        if frozen is not None and isinstance(after, int) and after >= frozen:
+            yield Problem(
+                key=f"trainer.unfreeze.{number}.after_epochs",
+                value=after,
+                has_value=True,
+                message=f"must be less than trainer.freeze_backbone_epochs = {frozen:g}, after which everything learns",
+            )
 
 
 def _precision_exists_on_the_device(values: Values) -> Iterator[Problem]:
@@ -260,6 +273,7 @@ def _bandit_has_one_slack(values: Values) -> Iterator[Problem]:
 RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _warmup_is_shorter_than_training,
     _something_is_trained_besides_the_head,
+    _unfreezing_ends_with_the_freeze,
     _precision_exists_on_the_device,
     _backend_fits_the_device,
     _node_rank_is_below_nodes,

@@ -16,6 +16,15 @@ def can_miss_top5(num_classes: int | None) -> bool:
     return num_classes is None or num_classes > TOP_K
 
 
+class UnfreezeRule(ConfigSection):
+    """An entry of `trainer.unfreeze`: parameters of the backbone that learn earlier than the rest of it."""
+
+    after_epochs: Annotated[int, Field(ge=0)]
+    """Epochs at the start in which they do not learn yet, fewer than freeze_backbone_epochs."""
+    pattern: Annotated[str, Field(min_length=1)]
+    """Names of parameters with the wildcards *, ? and [abc], such as `layer4.*`."""
+
+
 class TrainerConfig(ConfigSection):
     """How long, how precisely and on what to train, and what to keep."""
 
@@ -63,4 +72,6 @@ class TrainerConfig(ConfigSection):
     """Decay per step of an exponential moving average of the weights (null = off); evaluated too, and packaged
     where it is the better one."""
     freeze_backbone_epochs: Annotated[int, Field(ge=0), TRAINING]
-    """Epochs at the start in which only the classification head learns."""
+    """Epochs at the start in which only the classification head learns, and what trainer.unfreeze adds to it."""
+    unfreeze: Annotated[tuple[UnfreezeRule, ...], TRAINING]
+    """Parts of the backbone that learn before the end of freeze_backbone_epochs (unfreezing in stages)."""

@@ -184,6 +184,7 @@ def _shortened(config: Config, num_steps: int) -> Config:
         "checkpoint_every": None,
         "checkpoint_minutes": None,
         "freeze_backbone_epochs": 0,
+        "unfreeze": (),
         "keep": 1,
     }
     return config.model_copy(

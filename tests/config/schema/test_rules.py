@@ -21,7 +21,7 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 EPOCHS, WARMUP = "trainer.epochs", "schedule.warmup_epochs"
-GROUPS = "optimizer.groups"
+GROUPS, UNFREEZE = "optimizer.groups", "trainer.unfreeze"
 FROZEN, WEIGHTS, NAME, FAMILY = "trainer.freeze_backbone_epochs", "model.weights", "model.name", "model.family"
 EVAL, TRAIN = "data.eval_transforms", "data.train_transforms"
 NORMALIZE = {"name": "normalize", "mean": [0, 0, 0], "std": [0.5, 0.5, 0.5]}
@@ -44,6 +44,9 @@ CASES = [
     ({EPOCHS: 5, FROZEN: 5, WEIGHTS: None}, FROZEN),
     ({EPOCHS: 5, FROZEN: 4, WEIGHTS: None}, None),
     ({EPOCHS: 5, FROZEN: 5, WEIGHTS: "IMAGENET1K_V1", **RESNET}, None),
+    ({EPOCHS: 5, FROZEN: 5, WEIGHTS: None, UNFREEZE: [{"after_epochs": 4, "pattern": "a"}]}, None),
+    ({FROZEN: 2, UNFREEZE: [{"after_epochs": 1}, {"after_epochs": 2}]}, f"{UNFREEZE}.1.after_epochs"),
+    ({FROZEN: "two", UNFREEZE: [{"after_epochs": 2}, {"after_epochs": "2"}]}, None),
     ({"trainer.precision": "fp16", "trainer.device": "cpu"}, "trainer.precision"),
     ({"trainer.precision": "fp16", "trainer.device": "auto"}, None),
     ({"trainer.precision": "bf16", "trainer.device": "cpu"}, None),
