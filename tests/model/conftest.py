@@ -11,6 +11,8 @@ from torch import nn
 from runner.config.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TimmConfig, TorchvisionConfig
 from tests.made_package import make_package
 
+PLAIN: dict[str, Any] = {"checkpoint_activations": False}
+
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
@@ -21,7 +23,7 @@ def seeded() -> None:
 def resnet() -> Callable[..., ResNetConfig]:
     def make(**changes: Any) -> ResNetConfig:
         values = {"name": "resnet18", "weights": None, "stem": "imagenet", "zero_init_residual": False}
-        return ResNetConfig(family="resnet", **{**values, **changes})
+        return ResNetConfig(family="resnet", **{**PLAIN, **values, **changes})
 
     return make
 
@@ -30,7 +32,7 @@ def resnet() -> Callable[..., ResNetConfig]:
 def densenet() -> Callable[..., DenseNetConfig]:
     def make(**changes: Any) -> DenseNetConfig:
         values = {"name": "densenet121", "weights": None, "stem": "imagenet", "memory_efficient": False}
-        return DenseNetConfig(family="densenet", **{**values, **changes})
+        return DenseNetConfig(family="densenet", **{**PLAIN, **values, **changes})
 
     return make
 
@@ -38,7 +40,7 @@ def densenet() -> Callable[..., DenseNetConfig]:
 @pytest.fixture
 def torchvision_model() -> Callable[..., TorchvisionConfig]:
     def make(name: str, weights: str | None = None) -> TorchvisionConfig:
-        return TorchvisionConfig(family="torchvision", name=name, weights=weights)
+        return TorchvisionConfig(family="torchvision", name=name, weights=weights, **PLAIN)
 
     return make
 
@@ -46,7 +48,7 @@ def torchvision_model() -> Callable[..., TorchvisionConfig]:
 @pytest.fixture
 def custom() -> Callable[..., CustomConfig]:
     def make(name: str, weights: str | None = None, **arguments: Any) -> CustomConfig:
-        return CustomConfig(family="custom", name=name, weights=weights, arguments=arguments)
+        return CustomConfig(family="custom", name=name, weights=weights, arguments=arguments, **PLAIN)
 
     return make
 
@@ -90,6 +92,6 @@ def same_values() -> Callable[[nn.Module | dict[str, Any], nn.Module | dict[str,
 def timm_model() -> Callable[..., TimmConfig]:
     def make(**changes: Any) -> TimmConfig:
         keys = ("weights", "drop_rate", "drop_path_rate", "global_pool", "img_size")
-        return TimmConfig(family="timm", **{**dict.fromkeys(keys), **changes})
+        return TimmConfig(family="timm", **{**dict.fromkeys(keys), **PLAIN, **changes})
 
     return make

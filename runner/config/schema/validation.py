@@ -250,9 +250,12 @@ def sentence_of(detail: Mapping[str, Any]) -> str:
     # Behind a check of our own, pydantic takes a text for a list of characters.
     is_empty_text = detail["type"] == "too_short" and detail.get("input") == ""
     sentence = _SENTENCES.get("string_too_short" if is_empty_text else detail["type"])
+    context = detail.get("ctx", {})
+    if detail["type"] == "union_tag_not_found" and "tags" not in context:
+        return f"its key {context['discriminator']} is missing"
     if sentence is None:
         return f"does not fit ({str(detail['msg']).rstrip('.')})"
-    return sentence.format(**_readable(detail.get("ctx", {})))
+    return sentence.format(**_readable(context))
 
 
 def _readable(context: Mapping[str, Any]) -> dict[str, Any]:
