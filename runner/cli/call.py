@@ -23,7 +23,7 @@ from runner.config.hydra_errors import COMMAND_LINE, to_problem, unforeseen_prob
 from runner.config.overrides import PATH_KEYS, parsed_override, quote_path
 from runner.config.schema.base import ConfigSection
 from runner.config.schema.calls import TAKES_EXPERIMENT
-from runner.config.schema.validation import MISSING, to_problems
+from runner.config.schema.checks.validation import MISSING, to_problems
 
 Call = TypeVar("Call", bound=ConfigSection)
 _MAX_CALLS = 100_000

@@ -81,7 +81,7 @@ def _bare_words(argv: Sequence[str]) -> list[int]:
 
 
 def _unknown(word: str) -> str:
-    from runner.config.schema.validation import known_keys  # noqa: PLC0415 - needed for the error message only
+    from runner.config.schema.checks.validation import known_keys  # noqa: PLC0415 - needed for the error message only
 
     close = difflib.get_close_matches(word, COMMANDS, n=1)
     message = f"{word!r} is neither a command nor KEY=VALUE; commands: {', '.join(COMMANDS)}"

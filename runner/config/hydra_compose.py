@@ -30,7 +30,7 @@ from runner.config.hydra_errors import with_origin, without_plus
 from runner.config.hydra_words import in_our_words
 from runner.config.interpolation import as_written, from_environment, passwords, unresolvable
 from runner.config.schema import Config
-from runner.config.schema.validation import MISSING, validate_config
+from runner.config.schema.checks.validation import MISSING, validate_config
 
 _MAX_CPU_SECONDS = 30
 """A config takes 0.2 seconds; files whose defaults lists form a cycle take forever."""

@@ -19,7 +19,7 @@ from runner.config.hydra_words import why_no_override
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.base import ConfigSection
 from runner.config.schema.calls import CALLS
-from runner.config.schema.effects import keys_as_typed
+from runner.config.schema.checks.effects import keys_as_typed
 
 OPTION_NAME = re.compile(r"[\w-]+(/[\w-]+)*", re.ASCII)
 """Name of an option, such as resnet50 or paper/table_2; without dots, as ../ would leave the group's folder."""

@@ -29,7 +29,7 @@ from runner.config.interpolation import as_written, interpolated, resolved
 from runner.config.overrides import GROUPS, choices_of_groups, find_mistake, parsed_override, permissive
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.base import variants_of
-from runner.config.schema.validation import validate_config
+from runner.config.schema.checks.validation import validate_config
 from runner.config.trust import WEIGHTS, apply_trust_rules, is_typed, refuse_untyped_setup
 
 

@@ -12,8 +12,8 @@ from runner.config.hydra_errors import COMMAND_LINE
 from runner.config.saved import load_saved, read_values
 from runner.config.schema import Config
 from runner.config.schema.calls import LAID_OVER
+from runner.config.schema.checks.effects import effect_of
 from runner.config.schema.data import DataConfig, FolderData
-from runner.config.schema.effects import effect_of
 from runner.data.fingerprint import content_differences, content_of, fingerprint
 from runner.data.source import ImageSource
 from runner.data.sources.labelled import open_class_folders, relabelled

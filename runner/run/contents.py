@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from runner.base.errors import CheckpointError
 from runner.base.untrusted import UntrustedFileError, parse_json, printable, read_json, read_text, unreadable
-from runner.config.schema.validation import sentence_of
+from runner.config.schema.checks.validation import sentence_of
 
 Status = Literal["running", "completed", "stopped", "failed", "pruned"]
 Pointer = Literal["last", "best"]

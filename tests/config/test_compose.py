@@ -371,7 +371,7 @@ def test_the_options_of_a_group_are_its_files_without_the_shared_ones():
 def test_a_config_survives_as_yaml(tmp_path):
     import yaml
 
-    from runner.config.schema.validation import validate_config
+    from runner.config.schema.checks.validation import validate_config
 
     config = composed("optimizer=adamw", "data=torchvision", "model.weights=IMAGENET1K_V1").config
     assert validate_config(yaml.safe_load(config.to_yaml())) == config

@@ -14,7 +14,7 @@ from runner.base.errors import ConfigError
 from runner.config import CONF_DIR
 from runner.config.hydra_compose import ComposedJob
 from runner.config.schema.base import ConfigSection
-from runner.config.schema.validation import MISSING
+from runner.config.schema.checks.validation import MISSING
 from tests.composed import compose_jobs
 
 # Options that can't stand alone.

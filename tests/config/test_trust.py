@@ -16,7 +16,7 @@ from runner.cli.commands import evaluate, export, resume
 from runner.cli.commands.runs import repeat as runs_repeat
 from runner.config import trust
 from runner.config.saved import load_saved
-from runner.config.schema.validation import known_keys
+from runner.config.schema.checks.validation import known_keys
 from runner.launch.preflight import preflight
 from tests.made_runs import make_run
 

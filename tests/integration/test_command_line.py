@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.front_door import COMMANDS
-from runner.config.schema.validation import known_keys
+from runner.config.schema.checks.validation import known_keys
 from tests.conftest import ROOT, SMALL_NET, TINY
 
 

@@ -20,7 +20,7 @@ from runner.base.files import sha256_of
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
 from runner.config.schema.calls import ResumeCall
-from runner.config.schema.effects import check_changes
+from runner.config.schema.checks.effects import check_changes
 from runner.launch import launch
 from runner.launch.preflight import preflight
 from runner.model import build_architecture

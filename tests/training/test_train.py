@@ -74,7 +74,7 @@ def test_the_record_explains_the_run(finished):
 
 def test_the_saved_config_is_complete_and_composes_to_itself(finished):
     saved = yaml.safe_load((finished.run_dir / "config.yaml").read_text())
-    from runner.config.schema.validation import validate_config
+    from runner.config.schema.checks.validation import validate_config
 
     assert validate_config(saved).model_dump(mode="json") == saved
 

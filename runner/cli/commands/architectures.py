@@ -9,7 +9,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE, ConfigError, Problem
 from runner.cli.call import read_own
 from runner.config.schema.calls import ArchitecturesCall
-from runner.config.schema.validation import did_you_mean
+from runner.config.schema.checks.validation import did_you_mean
 
 _HEAD = ("name", "model", "parameters", "px", "weights")
 _UNKNOWN = "–"

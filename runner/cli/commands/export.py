@@ -14,7 +14,7 @@ from runner.cli.call import read_call
 from runner.config.saved import load_saved
 from runner.config.schema import Config
 from runner.config.schema.calls import LAID_OVER, ExportCall
-from runner.config.schema.effects import changes
+from runner.config.schema.checks.effects import changes
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import open_splits
 from runner.run.run_folder import check_writable, read_record

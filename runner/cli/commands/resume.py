@@ -18,7 +18,7 @@ from runner.config.multirun import Multirun
 from runner.config.saved import TypedCommand, load_saved
 from runner.config.schema import Config
 from runner.config.schema.calls import ResumeCall
-from runner.config.schema.effects import changes, check_changes, effect_of
+from runner.config.schema.checks.effects import changes, check_changes, effect_of
 from runner.config.trust import WEIGHTS, as_override, is_typed, may_be_retyped, refuse_untyped
 from runner.launch.preflight import preflight
 from runner.run.run_folder import finished_epochs, is_waiting, read_record

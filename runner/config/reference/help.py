@@ -22,7 +22,7 @@ from runner.config.reference.keys import (
 from runner.config.reference.words import listed
 from runner.config.schema import VARIANT_KEYS
 from runner.config.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
-from runner.config.schema.validation import MISSING
+from runner.config.schema.checks.validation import MISSING
 
 _LEFT_WIDTH = 36
 _FLAGS = {

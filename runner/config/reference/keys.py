@@ -22,8 +22,8 @@ from runner.config import CONF_DIR, group_options
 from runner.config.reference.words import Node, allowed, describe, listed, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
+from runner.config.schema.checks.validation import MISSING
 from runner.config.schema.transforms import Transform
-from runner.config.schema.validation import MISSING
 
 
 class _ConfLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

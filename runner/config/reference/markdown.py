@@ -14,7 +14,7 @@ from runner.config.reference.keys import (
     read_transforms,
 )
 from runner.config.schema import VARIANT_KEYS
-from runner.config.schema.validation import MISSING
+from runner.config.schema.checks.validation import MISSING
 
 _HEAD = """\
 # Configuration

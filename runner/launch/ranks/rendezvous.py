@@ -31,7 +31,7 @@ from runner.base.errors import LaunchError, RunnerError, error_named
 from runner.base.stop import run_with_timeout
 from runner.base.untrusted import UntrustedFileError, parse_json, printable
 from runner.config.schema import Config
-from runner.config.schema.effects import effect_of
+from runner.config.schema.checks.effects import effect_of
 from runner.data.splits import Splits
 from runner.dist.addresses import network_id
 from runner.dist.stores import open_store

@@ -14,7 +14,7 @@ from runner.base.timeline import parse_moment
 from runner.base.untrusted import UntrustedFileError, read_bytes, unreadable
 from runner.base.user_paths import refuse_outside_links
 from runner.config.saved import read_values
-from runner.config.schema.effects import changes
+from runner.config.schema.checks.effects import changes
 from runner.config.schema.trainer import can_miss_top5
 from runner.run.contents import Metrics, StateSummary, read_object, read_pointer, read_rows
 from runner.run.run_folder import is_alive, read_record

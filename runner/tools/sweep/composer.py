@@ -22,9 +22,9 @@ from runner.config.hydra_errors import override_behind, to_problem, unknown_opti
 from runner.config.overrides import folders_in
 from runner.config.saved import TypedCommand, saved_config
 from runner.config.schema import Config
-from runner.config.schema.effects import effects
+from runner.config.schema.checks.effects import effects
+from runner.config.schema.checks.validation import validate_config
 from runner.config.schema.sweep import SweepConfig
-from runner.config.schema.validation import validate_config
 from runner.tools.sweep.axes import Axis, bounds, element_of
 from runner.tools.sweep.sweep_folder import Trial
 

@@ -19,7 +19,7 @@ from runner.base.safe_text import mask_credentials, mask_credentials_in
 from runner.base.user_paths import refuse_outside_links
 from runner.config.config_folder import with_config_dir_flags
 from runner.config.saved import saved_config
-from runner.config.schema.effects import changes
+from runner.config.schema.checks.effects import changes
 from runner.config.schema.sweep import SweepConfig
 from runner.run.run_folder import read_record, timestamp
 from runner.tools.sweep.composer import Composer, identifying_values, trial_identity

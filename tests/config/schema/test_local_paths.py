@@ -10,7 +10,7 @@ from runner.cli.call import read_call
 from runner.config import CONF_DIR
 from runner.config.schema import Config
 from runner.config.schema.calls import CALLS
-from runner.config.schema.effects import keys_as_typed
+from runner.config.schema.checks.effects import keys_as_typed
 from runner.library import load_config
 
 # Plain text, but no path.

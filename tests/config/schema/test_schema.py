@@ -10,7 +10,7 @@ import pytest
 
 from runner.base.errors import ConfigError, Problem
 from runner.config.hydra_compose import ComposedJob
-from runner.config.schema.validation import known_keys, validate_config
+from runner.config.schema.checks.validation import known_keys, validate_config
 from tests.composed import compose_jobs
 
 # One option for each variant of each group.

@@ -102,7 +102,7 @@ def test_nothing_is_read_or_written_behind_a_link(folder, add_trial, tmp_path, n
     ],
 )
 def test_a_journal_of_another_form_is_damaged(folder, base_config, line):
-    from runner.config.schema.validation import validate_config
+    from runner.config.schema.checks.validation import validate_config
 
     pytest.importorskip("optuna")
     study = '{"op_code": 0, "worker_id": "x", "study_name": "s", "directions": [1]}\n'
@@ -113,7 +113,7 @@ def test_a_journal_of_another_form_is_damaged(folder, base_config, line):
 
 
 def test_an_endless_journal_is_not_read(folder, base_config):
-    from runner.config.schema.validation import validate_config
+    from runner.config.schema.checks.validation import validate_config
 
     pytest.importorskip("optuna")
     folder.journal.touch()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.base import variants_of
-from runner.config.schema.rules import find_conflicts
+from runner.config.schema.checks.rules import find_conflicts
 
 MISSING = "???"
 # The keys that may name the variant of a section, in this order.

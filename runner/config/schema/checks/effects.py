@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from runner.base.errors import ConfigError, Problem
 from runner.config.schema import Config
 from runner.config.schema.base import AS_TYPED, RESULT, Effect, variants_of
-from runner.config.schema.validation import did_you_mean, known_keys
+from runner.config.schema.checks.validation import did_you_mean, known_keys
 
 
 @cache

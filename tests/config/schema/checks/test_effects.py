@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 from runner.config.schema import base as effect
 from runner.config.schema import effects as derived
-from runner.config.schema.effects import effect_of, effects, keys_as_typed
+from runner.config.schema.checks.effects import effect_of, effects, keys_as_typed
 
 
 def test_each_key_has_a_mark_and_a_description():

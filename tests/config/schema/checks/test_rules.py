@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.schema.rules import RULES, Values, find_conflicts
+from runner.config.schema.checks.rules import RULES, Values, find_conflicts
 
 
 def nested(flat: dict[str, Any]) -> dict[str, Any]:
