@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from runner.base.errors import InvalidModelError
+from runner.config.schema.checks.parts import UnusablePartError, find_entry_point
 from runner.config.schema.model import CustomConfig
 
 GROUP = "runner.models"
@@ -32,7 +31,10 @@ def build_custom_model(config: CustomConfig, num_classes: int, num_channels: int
         InvalidModelError: the entry point is not installed or can't be imported; the factory takes images of 3
             channels only, raises an error (the cause of this one) or returns something that can't be trained.
     """
-    entry_point = _find(config.name)
+    try:
+        entry_point = find_entry_point(GROUP, config.name)
+    except UnusablePartError as error:
+        raise InvalidModelError(f"model.name = {config.name!r}: {error}") from error
     shown = f"model.name = {config.name!r} ({GROUP}: {entry_point.value})"
     try:
         factory = entry_point.load()
@@ -69,26 +71,6 @@ def _check_declares_channels(factory: Callable[..., object], num_channels: int, 
             f"{shown} takes images of 3 channels, not data.channels = {num_channels}: for others it must have a "
             "parameter num_channels"
         )
-
-
-def _find(name: str) -> EntryPoint:
-    installed = entry_points(group=GROUP)
-    # importlib finds a package twice that is both an editable install and on the path.
-    found = {point.value: point for point in installed if point.name == name}
-    if len(found) > 1:
-        raise InvalidModelError(
-            f"model.name = {name!r} is offered more than once under the entry point group {GROUP}: "
-            f"{', '.join(sorted(found))}; uninstall or rename one"
-        )
-    if not found:
-        names = sorted(installed.names)
-        close = difflib.get_close_matches(name, names, n=1)
-        listed = f"there are {', '.join(names)}" if names else "none is installed"
-        raise InvalidModelError(
-            f"model.name = {name!r}: no installed package offers it under the entry point group {GROUP}; {listed}"
-            + (f"; did you mean {close[0]}?" if close else "")
-        )
-    return next(iter(found.values()))
 
 
 def _check_trainable(module: nn.Module, shown: str) -> None:

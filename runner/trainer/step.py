@@ -8,12 +8,9 @@ from itertools import islice
 
 import torch
 from torch import nn
-from torch.nn import functional
-from torchvision.transforms import v2
 
 from runner.base.keyed_random import key
 from runner.config.schema import Config
-from runner.config.schema.trainer import TrainerConfig
 from runner.config.schema.transforms import height_and_width
 from runner.data.loader.batch import BadImage, Batch
 from runner.dist.device import seed_generators, to_device
@@ -22,6 +19,8 @@ from runner.schedule import learning_rate
 from runner.trainer.activations import layers_with_statistics, statistics_kept
 from runner.trainer.bad_images import padded_batch
 from runner.trainer.freezing import learning_names, set_training_mode
+from runner.trainer.loss.losses import build_loss
+from runner.trainer.loss.mixing import build_mixing
 from runner.trainer.state import Placement, TrainingState
 from runner.trainer.training_images import TrainingImages
 
@@ -38,6 +37,7 @@ class Stepper:
         self._replicated: frozenset[str] | None = frozenset()  # names of the parameters that the replica was made for
         self._with_statistics = layers_with_statistics(state.model, config.model)
         self._mixing = build_mixing(config.trainer, len(images.classes))
+        self._loss = build_loss(config.trainer)
         self._peak = peak_learning_rate(config.optimizer, placement.dist.world_size)
 
     def begin_epoch(self) -> None:
@@ -114,13 +114,7 @@ class Stepper:
                     seen = mixed.contiguous(memory_format=memory_format)
                 logits = self.replica(seen)
             logits = logits.float()[: len(labels)]
-            loss = functional.cross_entropy(
-                logits,
-                targets,
-                weight=self.images.weighting.per_class,
-                reduction="sum",
-                label_smoothing=self.config.trainer.label_smoothing,
-            )
+            loss = self._loss(logits, targets, self.images.weighting.per_class)
             with statistics_kept(self._with_statistics):
                 state.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         state.meter.add(loss.detach(), logits.detach(), labels, state.progress.step + 1)
@@ -179,41 +173,3 @@ class Stepper:
     def _without_all_reduce(self) -> AbstractContextManager[None]:
         no_sync = getattr(self.replica, "no_sync", None)
         return nullcontext() if no_sync is None else no_sync()
-
-
-class Mixing:
-    """MixUp (Zhang et al. 2018, arXiv:1710.09412), CutMix (Yun et al. 2019, arXiv:1905.04899), or randomly one of them.
-
-    Only torch's global CPU generator is drawn from.
-    """
-
-    def __init__(self, trainer: TrainerConfig, num_classes: int) -> None:
-        """At least one of trainer.mixup_alpha and trainer.cutmix_alpha is given."""
-        ways: list[v2.Transform] = []
-        if trainer.mixup_alpha is not None:
-            ways.append(v2.MixUp(alpha=trainer.mixup_alpha, num_classes=num_classes))
-        if trainer.cutmix_alpha is not None:
-            ways.append(v2.CutMix(alpha=trainer.cutmix_alpha, num_classes=num_classes))
-        self._ways = ways
-
-    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mix each image with the one before it in its batch, the first with the last.
-
-        Args:
-            images: normalised, float, shape (N, channels, height, width).
-            labels: class indices, int64, shape (N,).
-
-        Returns:
-            Images of the same shape, and the share of each class in each, float32, shape (N, classes). Of less than two
-            images both arguments are returned as they are.
-        """
-        if len(labels) < 2:
-            return images, labels
-        way = self._ways[int(torch.randint(len(self._ways), ()))]
-        mixed, shares = way(images, labels)
-        return mixed, shares
-
-
-def build_mixing(trainer: TrainerConfig, num_classes: int) -> Mixing | None:
-    """The mixing that the config asks for; None without any."""
-    return None if trainer.mixup_alpha is None and trainer.cutmix_alpha is None else Mixing(trainer, num_classes)

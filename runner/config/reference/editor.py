@@ -15,6 +15,7 @@ from runner.config import group_options
 from runner.config.reference.keys import DescribedSchema, read_groups
 from runner.config.reference.words import Node, describe, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config
+from runner.config.schema.checks.parts import LOSSES, TRANSFORMS, Part, installed_parts
 from runner.config.schema.transforms import Transform
 
 _COPIED = ("type", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -29,6 +30,7 @@ def experiment_schema() -> dict[str, Any]:
     sections = {
         name: _section(node, definitions, VARIANT_KEYS.get(name)) for name, node in schema["properties"].items()
     }
+    sections["trainer"] = _with_losses(sections["trainer"])
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Experiment of the runner",
@@ -113,7 +115,40 @@ def _plain(node: Node) -> dict[str, Any]:
 
 def _transform() -> dict[str, Any]:
     schema = TypeAdapter(Transform).json_schema(schema_generator=DescribedSchema)
-    return {"oneOf": [_entry(resolve(choice, schema["$defs"])) for choice in schema["oneOf"]]}
+    entries = []
+    for choice in schema["oneOf"]:
+        entry = _entry(resolve(choice, schema["$defs"]))
+        is_custom = entry["properties"]["name"]["const"] == "custom"
+        entries += [_of_part(entry, part) for part in installed_parts(TRANSFORMS)] if is_custom else []
+        entries += [] if is_custom and any(installed_parts(TRANSFORMS)) else [entry]
+    return {"oneOf": entries}
+
+
+def _of_part(entry: dict[str, Any], part: Part) -> dict[str, Any]:
+    """The entry `custom` for one of the transforms that are installed."""
+    own = {"part": {"const": part.name}, "arguments": _settings(part)}
+    return {**entry, "properties": {**entry["properties"], **own}}
+
+
+def _settings(part: Part) -> dict[str, Any]:
+    schema = part.settings.model_json_schema(schema_generator=DescribedSchema)
+    properties = {name: {"description": "", **node} for name, node in schema.get("properties", {}).items()}
+    described = {"description": "", "required": [], **schema, "properties": properties}
+    return _entry(described)
+
+
+def _with_losses(trainer: dict[str, Any]) -> dict[str, Any]:
+    """The group `trainer` with the names and settings of the losses that are installed."""
+    parts = list(installed_parts(LOSSES))
+    if not parts:
+        return trainer
+    properties = dict(trainer["properties"])
+    names = {"enum": ["cross_entropy", *(part.name for part in parts)]}
+    properties["loss"] = {"description": properties["loss"]["description"], "anyOf": [names, _INTERPOLATION]}
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    settings = [nothing, *(_settings(part) for part in parts)]
+    properties["loss_arguments"] = {"description": properties["loss_arguments"]["description"], "anyOf": settings}
+    return {**trainer, "properties": properties}
 
 
 def _entry(section: Node) -> dict[str, Any]:
@@ -126,6 +161,6 @@ def _entry(section: Node) -> dict[str, Any]:
         "description": sentence(section["description"]),
         "type": "object",
         "properties": properties,
-        "required": section["required"],
+        "required": list(section["required"]),
         "additionalProperties": False,
     }

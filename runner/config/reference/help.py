@@ -17,11 +17,13 @@ from runner.config.reference.keys import (
     read_command_keys,
     read_experiments,
     read_groups,
+    read_parts,
     read_transforms,
 )
 from runner.config.reference.words import listed
 from runner.config.schema import VARIANT_KEYS
 from runner.config.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
+from runner.config.schema.checks.parts import LOSSES, TRANSFORMS
 from runner.config.schema.checks.validation import MISSING
 
 _LEFT_WIDTH = 36
@@ -64,9 +66,10 @@ def help_text(commands: Mapping[str, str], command: str | None = None, width: in
         lines("General keys (KEY=VALUE, with the default)", key_rows(general, general.variants, width)),
         *(group_block(group, width) for group in groups),
         transforms_block(width),
+        losses_block(width),
         _ENDING,
     ]
-    return "\n\n".join(blocks)
+    return "\n\n".join(filter(None, blocks))
 
 
 def flags_block(width: int) -> str:
@@ -94,8 +97,23 @@ def groups_block(groups: Iterable[Group], width: int) -> str:
 
 
 def transforms_block(width: int) -> str:
-    """The transforms with their keys."""
-    return lines("Entries of data.train_transforms and data.eval_transforms", _transform_rows(width))
+    """The transforms with their keys, those of installed packages too."""
+    shipped = lines(
+        "Entries of data.train_transforms and data.eval_transforms", _part_rows("name", read_transforms(), width)
+    )
+    own = parts_block(TRANSFORMS, "part", "name: custom", width)
+    return f"{shipped}\n\n{own}" if own else shipped
+
+
+def parts_block(entry_points: str, key: str, where: str, width: int) -> str:
+    """The parts that installed packages offer under an entry point group, with their settings; "" without any."""
+    parts = read_parts(entry_points)
+    return lines(f"Of installed packages, with {where}", _part_rows(key, parts, width)) if parts else ""
+
+
+def losses_block(width: int) -> str:
+    """The losses of installed packages; "" without any."""
+    return parts_block(LOSSES, "loss", "trainer.loss=NAME and trainer.loss_arguments", width)
 
 
 def usage(commands: Mapping[str, str], command: str | None) -> str:
@@ -228,9 +246,9 @@ def _default(value: object) -> str:
     return as_yaml(value)
 
 
-def _transform_rows(width: int) -> Iterator[str]:
-    for variant in read_transforms():
-        yield from _row([f"name: {variant.tag}"], variant.description, width)
+def _part_rows(title: str, variants: Iterable[Variant], width: int) -> Iterator[str]:
+    for variant in variants:
+        yield from _row([f"{title}: {variant.tag}"], variant.description, width)
         for key in variant.keys:
             if key.name != "name":
                 default = "" if key.defaults == (MISSING,) else f": {_default(key.defaults[0])}"

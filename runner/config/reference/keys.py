@@ -22,6 +22,7 @@ from runner.config import CONF_DIR, group_options
 from runner.config.reference.words import Node, allowed, describe, listed, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.calls import CALLS, LAID_OVER, TAKES_EXPERIMENT, TAKES_NOTHING_ELSE
+from runner.config.schema.checks.parts import installed_parts
 from runner.config.schema.checks.validation import MISSING
 from runner.config.schema.transforms import Transform
 
@@ -114,6 +115,19 @@ def read_transforms() -> tuple[Variant, ...]:
         keys = _keys_of(section["properties"], schema["$defs"], [{**defaults, "name": name}], "")
         text = sentence(section["description"])
         variants.append(Variant(tag=name, description=text, options=(name,), keys=tuple(keys)))
+    return tuple(variants)
+
+
+def read_parts(group: str) -> tuple[Variant, ...]:
+    """The parts that installed packages offer under an entry point group, with the keys of their settings."""
+    variants = []
+    for part in installed_parts(group):
+        schema = part.settings.model_json_schema(schema_generator=DescribedSchema)
+        nodes = {name: {"description": "", **node} for name, node in schema.get("properties", {}).items()}
+        defaults = {name: node.get("default", MISSING) for name, node in nodes.items()}
+        keys = tuple(_keys_of(nodes, schema.get("$defs", {}), [defaults], ""))
+        text = sentence(inspect.getdoc(part.function) or schema.get("description", ""))
+        variants.append(Variant(tag=part.name, description=text, options=(part.name,), keys=keys))
     return tuple(variants)
 
 

@@ -16,6 +16,7 @@ from runner.config.reference.help import (
     help_text,
     key_rows,
     lines,
+    losses_block,
     table,
     transforms_block,
     usage,
@@ -88,7 +89,9 @@ def _page(commands: Mapping[str, str], topic: str, width: int) -> str:
     if topic == "keys":
         return lines("General keys (KEY=VALUE, with the default)", key_rows(general, general.variants, width))
     found = next((group for group in groups if group.name == topic), None)
-    return group_block(found, width) if found is not None else _key_page(commands, topic, width)
+    page = group_block(found, width) if found is not None else _key_page(commands, topic, width)
+    own = losses_block(width) if topic in ("trainer", "trainer.loss", "trainer.loss_arguments") else ""
+    return f"{page}\n\n{own}" if own else page
 
 
 def _key_page(commands: Mapping[str, str], key: str, width: int) -> str:

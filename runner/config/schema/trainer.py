@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -62,6 +62,11 @@ class TrainerConfig(ConfigSection):
     """Largest allowed L2 norm of all gradients together (null = off)."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1), TRAINING]
     """Share of the target that is spread evenly over all classes (Szegedy et al. 2016); training loss only."""
+    loss: Annotated[str, TRAINING]
+    """What training minimises: cross_entropy, or the name of an entry point of the group `runner.losses`. The
+    validation loss is cross-entropy with either."""
+    loss_arguments: Annotated[dict[str, Any], TRAINING]
+    """Settings of a loss of your own, which its package declares; `--help trainer` lists what is installed."""
     mixup_alpha: Annotated[Annotated[float, Field(gt=0)] | None, TRAINING]
     """Mix each training image with another of its batch, in shares drawn from Beta(alpha, alpha) (MixUp, Zhang et al.
     2018; usually 0.2; null = off). Training top-1 then counts first guesses at the first of both."""

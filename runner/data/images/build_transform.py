@@ -18,7 +18,7 @@ from runner.config.schema.transforms import (
     CenterCrop,
     ColorJitter,
     ColourTransform,
-    FixedTransform,
+    CustomTransform,
     GaussianBlur,
     GeometricTransform,
     Grayscale,
@@ -48,12 +48,15 @@ from runner.config.schema.transforms import (
 )
 from runner.data.images.geometry import covered_size, resized_size
 from runner.data.images.stored import RGB, InputFormat
+from runner.data.images.users import UserTransform
 
 
 def build_transform(transform: Transform, form: InputFormat = RGB) -> nn.Module:
     """The transform of torchvision.transforms.v2 for an entry, for images of a format."""
     step: nn.Module
     match transform:
+        case CustomTransform():
+            step = UserTransform(transform)
         case Resize() | CenterCrop() | Pad() | Grayscale() | NormalizeEntry():
             step = _fixed(transform, form)
         case AutoAugment() | RandAugment() | TrivialAugment() | AugMix():
@@ -111,7 +114,7 @@ def value_of(grey: int, form: InputFormat) -> int | float:
     return grey if form.bit_depth == 8 else grey / 255
 
 
-def _fixed(transform: FixedTransform, form: InputFormat) -> Any:  # noqa: ANN401 - torchvision has no types
+def _fixed(transform: Resize | CenterCrop | Pad | Grayscale | NormalizeEntry, form: InputFormat) -> Any:  # noqa: ANN401 - torchvision has no types
     match transform:
         case Resize():
             step = _resize(transform, form)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runner.base.errors import Problem
+from runner.config.schema.checks.parts import LOSSES, TRANSFORMS, part_problems
 from runner.config.schema.model import WEIGHTS_FILE_SUFFIXES, WEIGHTS_OF, is_weights_file
 from runner.config.schema.transforms import FIXED_NAMES, NEEDS_COLOURS, RANDOM_NAMES
 
@@ -128,6 +129,24 @@ def _evaluation_draws_nothing(values: Values) -> Iterator[Problem]:
                 f"allowed: {', '.join(FIXED_NAMES)}",
                 hint="move it to data.train_transforms",
             )
+
+
+def _parts_are_installed(values: Values) -> Iterator[Problem]:
+    for key in ("data.train_transforms", "data.eval_transforms"):
+        for number, entry in enumerate(_entries(values, key)):
+            place, part, arguments = f"{key}.{number}", entry.get("part"), entry.get("arguments", {})
+            if entry.get("name") == "custom" and isinstance(part, str) and isinstance(arguments, Mapping):
+                names = {"name_key": f"{place}.part", "arguments_key": f"{place}.arguments"}
+                yield from part_problems(TRANSFORMS, part, arguments, **names)
+
+
+def _the_loss_is_installed(values: Values) -> Iterator[Problem]:
+    loss, arguments = values.text("trainer.loss"), values.get("trainer.loss_arguments")
+    if loss == "cross_entropy" and arguments:
+        yield values.problem("trainer.loss_arguments", "cross_entropy has none; choose a loss of your own, or use {}")
+    elif loss is not None and loss != "cross_entropy" and isinstance(arguments, Mapping):
+        names = {"name_key": "trainer.loss", "arguments_key": "trainer.loss_arguments"}
+        yield from part_problems(LOSSES, loss, arguments, **names)
 
 
 def _normalize_comes_last(values: Values) -> Iterator[Problem]:
@@ -283,6 +302,8 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _csv_has_a_list,
     _columns_differ,
     _evaluation_draws_nothing,
+    _parts_are_installed,
+    _the_loss_is_installed,
     _normalize_comes_last,
     _normalize_fits_the_channels,
     _sixteen_bits_are_grey,
@@ -300,6 +321,7 @@ TRAINING_RULES = frozenset(
         _something_is_trained_besides_the_head,
         _nesterov_needs_momentum,
         _groups_choose_in_one_way,
+        _the_loss_is_installed,
         _batchnorm_needs_two_images,
         _folder_has_a_place,
     }

@@ -50,6 +50,9 @@ from runner.config.schema.transforms.fixed import (
     CenterCrop as CenterCrop,
 )
 from runner.config.schema.transforms.fixed import (
+    CustomTransform as CustomTransform,
+)
+from runner.config.schema.transforms.fixed import (
     Grayscale as Grayscale,
 )
 from runner.config.schema.transforms.fixed import (
@@ -107,8 +110,8 @@ from runner.config.schema.transforms.geometric import (
     RandomVerticalFlip as RandomVerticalFlip,
 )
 
-FixedTransform = Resize | CenterCrop | Pad | Grayscale | NormalizeEntry
-"""Deterministic transforms."""
+FixedTransform = Resize | CenterCrop | Pad | Grayscale | NormalizeEntry | CustomTransform
+"""Deterministic transforms; a user's own is taken for one."""
 GeometricTransform = (
     RandomResizedCrop
     | RandomCrop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -70,6 +70,18 @@ class Grayscale(ConfigSection):
 
     name: Literal["grayscale"]
     """Which transform this is."""
+
+
+class CustomTransform(ConfigSection):
+    """The user's own transform, offered by an installed package under the entry point group `runner.transforms`. It
+    keeps the image's size and type, and draws from torch's CPU generator only; for evaluation it must draw nothing."""
+
+    name: Literal["custom"]
+    """Which transform this is."""
+    part: str
+    """The name of the entry point: a function of its settings that returns a function of an image."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Its settings, which the package declares; `--help transforms` lists those of installed packages."""
 
 
 class Normalize(ConfigSection):

@@ -21,7 +21,7 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 EPOCHS, WARMUP = "trainer.epochs", "schedule.warmup_epochs"
-GROUPS, UNFREEZE = "optimizer.groups", "trainer.unfreeze"
+GROUPS, UNFREEZE, LOSS = "optimizer.groups", "trainer.unfreeze", "trainer.loss"
 FROZEN, WEIGHTS, NAME, FAMILY = "trainer.freeze_backbone_epochs", "model.weights", "model.name", "model.family"
 EVAL, TRAIN = "data.eval_transforms", "data.train_transforms"
 NORMALIZE = {"name": "normalize", "mean": [0, 0, 0], "std": [0.5, 0.5, 0.5]}
@@ -44,6 +44,11 @@ CASES = [
     ({EPOCHS: 5, FROZEN: 5, WEIGHTS: None}, FROZEN),
     ({EPOCHS: 5, FROZEN: 4, WEIGHTS: None}, None),
     ({EPOCHS: 5, FROZEN: 5, WEIGHTS: "IMAGENET1K_V1", **RESNET}, None),
+    ({EVAL: [{"name": "custom", "part": "no_such_part"}]}, f"{EVAL}.0.part"),
+    ({EVAL: [{"name": "custom"}]}, None),
+    ({LOSS: "no_such_loss", "trainer.loss_arguments": {}}, LOSS),
+    ({LOSS: "cross_entropy", "trainer.loss_arguments": {"gamma": 2}}, "trainer.loss_arguments"),
+    ({LOSS: "cross_entropy", "trainer.loss_arguments": {}}, None),
     ({EPOCHS: 5, FROZEN: 5, WEIGHTS: None, UNFREEZE: [{"after_epochs": 4, "pattern": "a"}]}, None),
     ({FROZEN: 2, UNFREEZE: [{"after_epochs": 1}, {"after_epochs": 2}]}, f"{UNFREEZE}.1.after_epochs"),
     ({FROZEN: "two", UNFREEZE: [{"after_epochs": 2}, {"after_epochs": "2"}]}, None),

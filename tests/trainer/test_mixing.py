@@ -5,7 +5,7 @@ import torch
 
 import runner
 from runner.base.errors import ConfigError
-from runner.trainer.step import Mixing, build_mixing
+from runner.trainer.loss.mixing import Mixing, build_mixing
 
 NUM_CLASSES = 5
 LABELS = torch.arange(4)

@@ -1,0 +1,1 @@
+"""What the model is trained toward: mixed images with their targets, and the loss."""
