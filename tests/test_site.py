@@ -28,7 +28,7 @@ def build(root: Path, output: Path) -> subprocess.CompletedProcess[str]:
 def repository(tmp_path):
     """A copy of the pages and of what they link to, to be spoilt."""
     root = tmp_path / "repository"
-    for name in ("docs", "tests", "benchmarks/results"):
+    for name in ("docs", "tests", "examples", "benchmarks/results"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (*ROOT.glob("*.md"), *ROOT.glob("*.txt"), ROOT / "LICENSE"):
         shutil.copy(file, root)

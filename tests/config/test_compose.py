@@ -292,7 +292,7 @@ def test_valid_overrides_are_composed(argv, key, value):
 def test_an_experiment_may_be_chosen_with_or_without_a_plus(experiment):
     argv = experiment(HEADER + "defaults:\n  - override /model: resnet34\ntrainer:\n  epochs: 7\n")
     jobs = [composed(*argv[:2], f"{sign}{argv[2]}") for sign in ("", "+", "++")]
-    assert {job.config for job in jobs} == {jobs[0].config}
+    assert all(job.config == jobs[0].config for job in jobs)
     assert [job.overrides for job in jobs] == [("experiment=mine",)] * 3
     assert (jobs[0].config.model.name, jobs[0].config.trainer.epochs) == ("resnet34", 7)
 

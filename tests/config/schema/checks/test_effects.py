@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel
 
 from runner.config.schema import base as effect
-from runner.config.schema import effects as derived
+from runner.config.schema.checks import effects as derived
 from runner.config.schema.checks.effects import effect_of, effects, keys_as_typed
 
 
