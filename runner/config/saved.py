@@ -204,9 +204,10 @@ def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
     # A value that is no group is refused by the schema later.
     known = {group: inner if isinstance(inner, Mapping) else {} for group, inner in groups.items()}
     options = {group: str(known[group].get(tag)) for group, tag in VARIANT_KEYS.items()}
-    options["model"] = str(known["model"].get("name"))
+    # The name alone may be that of another library too: timm has a resnet18 of its own.
+    options["model"] = str(known["model"].get("family"))
     if options["model"] not in group_options("model"):
-        options["model"] = str(known["model"].get("family"))
+        options["model"] = str(known["model"].get("name"))
     return {group: option for group, option in options.items() if option in group_options(group)}
 
 

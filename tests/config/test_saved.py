@@ -35,6 +35,13 @@ def test_a_key_that_is_newer_than_the_run_has_its_default(run_dir):
     assert load_saved(run_dir).trainer.keep == load_config().trainer.keep
 
 
+@pytest.mark.parametrize("option", ["torchvision", "timm", "custom"])
+def test_a_model_that_several_libraries_have_keeps_the_keys_of_its_own(tmp_path, option):
+    config = load_config([f"model={option}", "model.name=resnet18"])
+    (tmp_path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    assert load_saved(tmp_path).model == config.model
+
+
 def test_another_root_resets_the_saved_paths_of_the_splits(run_dir):
     assert load_saved(run_dir).data.train == "/old/train"
     assert load_saved(run_dir, ["data=folder", "data.root=/new"]).data.train is None
