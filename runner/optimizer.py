@@ -110,7 +110,7 @@ def _matched(rule: GroupRule, parameters: Mapping[str, nn.Parameter], head: Coll
         case "norm_and_bias":
             return {name for name, parameter in parameters.items() if parameter.ndim <= 1}
         case None:
-            return names_like(rule.pattern or "", parameters)
+            return parameters_like(rule.pattern or "", parameters)
         case _:
             assert_never(rule.part)
 
@@ -121,7 +121,7 @@ def _check_rules(config: OptimizerConfig, matches: Sequence[set[str]], names: Se
         key = f"optimizer.groups.{number}.{'part' if rule.pattern is None else 'pattern'}"
         value = rule.part or rule.pattern
         if not matched:
-            problems.append(nothing_like(value or "", names, key))
+            problems.append(no_such_parameters(value or "", names, key))
         elif matched <= taken:
             message = "matches only parameters that rules before it match, and the first that matches applies"
             hint = "move it to the front, or leave it out"
@@ -131,12 +131,12 @@ def _check_rules(config: OptimizerConfig, matches: Sequence[set[str]], names: Se
         raise ConfigError(problems)
 
 
-def names_like(pattern: str, names: Iterable[str]) -> set[str]:
+def parameters_like(pattern: str, names: Iterable[str]) -> set[str]:
     """Those of some names of parameters that match a pattern with the wildcards *, ? and [abc]."""
     return {name for name in names if fnmatch.fnmatchcase(name, pattern)}
 
 
-def nothing_like(pattern: str, names: Sequence[str], key: str) -> Problem:
+def no_such_parameters(pattern: str, names: Sequence[str], key: str) -> Problem:
     """What is wrong with a pattern, of this key, that matches none of the model's names of parameters."""
     hint = f"near it: {', '.join(_near(pattern, names))}"
     message = "matches no parameter of the model"

@@ -199,6 +199,21 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the runner logs in this process, from INFO on, each message once."""
+    logged: list[str] = []
+
+    class _Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            logged.append(record.getMessage())
+
+    logger = logging.getLogger("runner")
+    monkeypatch.setattr(logger, "handlers", [_Listener()])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    return logged
+
+
+@pytest.fixture
 def write_image() -> Callable[..., Path]:
     """A function (path, seed) → path of an image of 24 × 20 random pixels, the same for the same seed."""
     import numpy as np

@@ -8,7 +8,7 @@ from torch import nn
 
 from runner.base.errors import ConfigError
 from runner.config.schema.trainer import TrainerConfig
-from runner.optimizer import names_like, nothing_like
+from runner.optimizer import no_such_parameters, parameters_like
 
 
 def check_unfreeze(trainer: TrainerConfig, module: nn.Module) -> None:
@@ -19,9 +19,9 @@ def check_unfreeze(trainer: TrainerConfig, module: nn.Module) -> None:
     """
     names = [name for name, _ in module.named_parameters()]
     problems = [
-        nothing_like(rule.pattern, names, f"trainer.unfreeze.{number}.pattern")
+        no_such_parameters(rule.pattern, names, f"trainer.unfreeze.{number}.pattern")
         for number, rule in enumerate(trainer.unfreeze)
-        if not names_like(rule.pattern, names)
+        if not parameters_like(rule.pattern, names)
     ]
     if problems:
         raise ConfigError(problems)
@@ -46,7 +46,7 @@ def learning_names(
     learning = {name for name, parameter in parameters.items() if id(parameter) in of_head}
     for rule in trainer.unfreeze:
         if epoch >= rule.after_epochs:
-            learning |= names_like(rule.pattern, parameters)
+            learning |= parameters_like(rule.pattern, parameters)
     return frozenset(learning)
 
 

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import logging
-
 import pytest
 import timm
 from timm.optim import param_groups_layer_decay
 
 import runner
-from runner.base.console import LOGGER
 from runner.base.errors import ConfigError, InvalidModelError
 from runner.launch.preflight import preflight
 from runner.model.check import without_values
@@ -48,13 +45,11 @@ def test_the_rates_of_a_resnet_follow_the_closed_formula(tiny):
     assert rates == {"bn1": 0.65**5, **{name: 0.65 ** (5 - number) for number, name in enumerate(names)}}
 
 
-def test_the_table_counts_tensors_and_numbers(tiny, caplog, monkeypatch):
-    monkeypatch.setattr(LOGGER, "propagate", True)
+def test_the_table_counts_tensors_and_numbers(tiny, messages):
     config = runner.load_config(tiny(*RESNET, "optimizer.groups=[{part: head, lr_multiplier: 10}]"))
     module = without_values(config.model, 3)
-    with caplog.at_level(logging.INFO, LOGGER.name):
-        log_groups(parameter_groups(config, module), module, 0.01)
-    rows = [message.split() for message in caplog.messages]
+    log_groups(parameter_groups(config, module), module, 0.01)
+    rows = [message.split() for message in messages]
     assert rows[1:] == [
         ["0:", "head", "2", "1,539", "0.1", "0.0001"],
         ["the", "rest", "60", f"{sum(p.numel() for p in module.parameters()) - 1539:,}", "0.01", "0.0001"],

@@ -15,7 +15,7 @@ from runner.config import group_options
 from runner.config.reference.keys import DescribedSchema, read_groups
 from runner.config.reference.words import Node, describe, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config
-from runner.config.schema.checks.parts import LOSSES, TRANSFORMS, Part, installed_parts
+from runner.config.schema.checks.parts import LOSSES, TRANSFORMS, UserPart, installed_parts
 from runner.config.schema.transforms import Transform
 
 _COPIED = ("type", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -124,13 +124,13 @@ def _transform() -> dict[str, Any]:
     return {"oneOf": entries}
 
 
-def _of_part(entry: dict[str, Any], part: Part) -> dict[str, Any]:
+def _of_part(entry: dict[str, Any], part: UserPart) -> dict[str, Any]:
     """The entry `custom` for one of the transforms that are installed."""
     own = {"part": {"const": part.name}, "arguments": _settings(part)}
     return {**entry, "properties": {**entry["properties"], **own}}
 
 
-def _settings(part: Part) -> dict[str, Any]:
+def _settings(part: UserPart) -> dict[str, Any]:
     schema = part.settings.model_json_schema(schema_generator=DescribedSchema)
     properties = {name: {"description": "", **node} for name, node in schema.get("properties", {}).items()}
     described = {"description": "", "required": [], **schema, "properties": properties}

@@ -97,7 +97,7 @@ class _ToSize(nn.Module):
         full_height, full_width = height_and_width(self._resize.size)
         left, top = (full_width - width) // 2, (full_height - height) // 2
         sides = [left, top, full_width - width - left, full_height - height - top]
-        padded: Tensor = functional.pad(resized, sides, fill=value_of(self._form.fill, self._form))
+        padded: Tensor = functional.pad(resized, sides, fill=grey_value(self._form.fill, self._form))
         return padded
 
 
@@ -109,7 +109,7 @@ class _Clamp(nn.Module):
         return image.clamp(0, 1)
 
 
-def value_of(grey: int, form: InputFormat) -> int | float:
+def grey_value(grey: int, form: InputFormat) -> int | float:
     """A grey of 0 … 255 as a value of the images: with 16 bits they are in [0, 1]."""
     return grey if form.bit_depth == 8 else grey / 255
 
@@ -124,7 +124,7 @@ def _fixed(transform: Resize | CenterCrop | Pad | Grayscale | NormalizeEntry, fo
             return v2.CenterCrop(transform.size)
         case Pad():
             sides = transform.padding if isinstance(transform.padding, int) else list(transform.padding)
-            return v2.Pad(sides, fill=value_of(transform.fill, form), padding_mode=transform.mode)
+            return v2.Pad(sides, fill=grey_value(transform.fill, form), padding_mode=transform.mode)
         case Grayscale():
             return v2.Grayscale(num_output_channels=form.channels)
         case NormalizeEntry():
@@ -153,14 +153,14 @@ def _geometric(transform: GeometricTransform, form: InputFormat) -> Any:  # noqa
             sampling = _sampling(transform.interpolation)
             return v2.RandomResizedCrop(size, scale=scale, ratio=ratio, interpolation=sampling, antialias=True)
         case RandomCrop(size=size, padding=padding, mode=mode):
-            fill = value_of(transform.fill, form)
+            fill = grey_value(transform.fill, form)
             return v2.RandomCrop(size, padding=padding or None, pad_if_needed=True, fill=fill, padding_mode=mode)
         case RandomHorizontalFlip():
             return v2.RandomHorizontalFlip(transform.p)
         case RandomVerticalFlip():
             return v2.RandomVerticalFlip(transform.p)
         case RandomRotation(degrees=degrees):
-            fill = value_of(transform.fill, form)
+            fill = grey_value(transform.fill, form)
             return v2.RandomRotation(degrees, interpolation=_warping(transform.interpolation), fill=fill)
         case RandomAffine():
             return v2.RandomAffine(
@@ -169,10 +169,10 @@ def _geometric(transform: GeometricTransform, form: InputFormat) -> Any:  # noqa
                 scale=transform.scale,
                 shear=transform.shear,
                 interpolation=_warping(transform.interpolation),
-                fill=value_of(transform.fill, form),
+                fill=grey_value(transform.fill, form),
             )
         case RandomPerspective(distortion_scale=distortion, p=p):
-            fill = value_of(transform.fill, form)
+            fill = grey_value(transform.fill, form)
             return v2.RandomPerspective(distortion, p, interpolation=_warping(transform.interpolation), fill=fill)
         case _:
             assert_never(transform)
@@ -185,7 +185,7 @@ def _colour(transform: ColourTransform, form: InputFormat) -> Any:  # noqa: ANN4
         case RandomGrayscale():
             return v2.RandomGrayscale(transform.p)
         case RandomSolarize():
-            return v2.RandomSolarize(value_of(transform.threshold, form), transform.p)
+            return v2.RandomSolarize(grey_value(transform.threshold, form), transform.p)
         case RandomPosterize():
             return v2.RandomPosterize(transform.bits, transform.p)
         case RandomEqualize():
@@ -195,7 +195,7 @@ def _colour(transform: ColourTransform, form: InputFormat) -> Any:  # noqa: ANN4
         case GaussianBlur():
             return v2.GaussianBlur(transform.kernel_size, transform.sigma)
         case RandomErasing():
-            value = value_of(transform.value, form)
+            value = grey_value(transform.value, form)
             return v2.RandomErasing(transform.p, transform.scale, transform.ratio, value)
         case _:
             assert_never(transform)

@@ -29,7 +29,7 @@ class UnusablePartError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class UserPart:
     """A part that an installed package offers."""
 
     name: str
@@ -65,7 +65,7 @@ def find_entry_point(group: str, name: str) -> EntryPoint:
     return next(iter(found.values()))
 
 
-def find_part(group: str, name: str) -> Part:
+def find_part(group: str, name: str) -> UserPart:
     """Import a part.
 
     Raises:
@@ -88,10 +88,10 @@ def find_part(group: str, name: str) -> Part:
             f"({shown}) must be a function of one parameter, the type of which is a pydantic model; its parameter "
             f"{parameter} has {'no type' if settings is None else f'the type {settings}'}"
         )
-    return Part(name=name, function=function, settings=settings, shown=shown)
+    return UserPart(name=name, function=function, settings=settings, shown=shown)
 
 
-def installed_parts(group: str) -> Iterator[Part]:
+def installed_parts(group: str) -> Iterator[UserPart]:
     """All parts of a group that can be used, in the order of their names."""
     for name in sorted(entry_points(group=group).names):
         try:
