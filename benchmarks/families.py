@@ -7,6 +7,7 @@ of the library's own builder. Outcomes, or the reason of a refusal, are recorded
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -137,8 +138,11 @@ def main() -> None:
         found[name] = json.loads(lines[-1]) if done.returncode == 0 else {"failed": done.stderr[-500:]}
         print(name, found[name], flush=True)
     if not (options.small or options.names):
-        record = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": side_by_side.machine()}
-        record["architectures"] = found
+        record: dict[str, Any] = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": side_by_side.machine(),
+        }
+        record |= {"timm": importlib.metadata.version("timm"), "architectures": found}
         side_by_side.RESULTS.mkdir(exist_ok=True)
         (side_by_side.RESULTS / "families.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 

@@ -111,7 +111,7 @@ def shown(value: float, unit: str) -> str:
 
 def page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The page of these results, by name of their file."""
-    sections = (_goals, _sides, _accuracy, _stall, _refusals, _searches, _kills)
+    sections = (_goals, _sides, _accuracy, _stall, _refusals, _searches, _kills, _families)
     return HEAD + "\n".join(line for section in sections for line in section(results))
 
 
@@ -250,6 +250,32 @@ def _kills(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield f"typed again, when {killed} trials had finished. On the leaderboard, each once: {counts}."
     yield f"Finished trials that ran again: {', '.join(again) if again else 'none'}.\n"
     yield from _table(("trial", "how it failed"), iter(result["errors"].items()))
+
+
+def _families(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    result = results.get("families")
+    if result is None:
+        return
+    steps = ("train", "resumed", "reloaded", "exported")
+    yield "## families\n"
+    yield "Architectures, timm's where nothing else is said: trained 3 steps; stopped after 2, resumed to the same bits;"
+    yield "packaged and loaded with the logits of the library's own builder; exported to ONNX."
+    yield f"{result['date'][:10]}, timm {result['timm']}.\n"
+    yield from _table(
+        ("architecture", "px", "trained", "resumed", "reloaded", "exported"),
+        (
+            (
+                name,
+                str(found.get("image_size", "")),
+                *(_outcome(found.get(step, found.get("failed"))) for step in steps),
+            )
+            for name, found in result["architectures"].items()
+        ),
+    )
+
+
+def _outcome(found: object) -> str:
+    return {True: "yes", False: "no"}[found] if isinstance(found, bool) else " ".join(str(found).split())
 
 
 def main() -> None:

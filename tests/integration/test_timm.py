@@ -44,7 +44,7 @@ def test_the_draws_of_drop_path_are_the_same_after_a_resume(run_cli, tmp_path, p
         assert not same(weights(whole), weights(without))
 
 
-def test_a_trained_model_is_loaded_evaluated_scored_and_exported(run_cli, tmp_path):
+def test_a_trained_model_is_loaded_evaluated_scored_and_exported(run_cli, tmp_path, write_image):
     run = trained(run_cli, tmp_path / "outputs", "trainer.ema_decay=0.5", "trainer.freeze_backbone_epochs=1")
     loaded = runner.load_model(run)
     packaged = load_file(run / "model" / "model.safetensors")
@@ -54,3 +54,15 @@ def test_a_trained_model_is_loaded_evaluated_scored_and_exported(run_cli, tmp_pa
         done = run_cli(*command)
         assert done.returncode == 0, done.stderr
     assert (run / "export" / "model.onnx").is_file()
+    images = tmp_path / "images"
+    for number in range(3):
+        write_image(images / f"{number}.png", number)
+    done = run_cli("predict", f"run={run}", f"input={images}", "output=scores.csv")
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 4
+
+
+def test_doctor_trains_a_few_steps_of_it(run_cli):
+    done = run_cli("doctor", *TINY, *VIT, "doctor.seconds=0.1", "format=json")
+    assert done.returncode == 0, done.stderr
+    assert "test_vit" in done.stdout
