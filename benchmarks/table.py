@@ -258,8 +258,8 @@ def _families(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         return
     steps = ("train", "resumed", "reloaded", "exported")
     yield "## families\n"
-    yield "Architectures, timm's where nothing else is said: trained 3 steps; stopped after 2, resumed to the same bits;"
-    yield "packaged and loaded with the logits of the library's own builder; exported to ONNX."
+    yield "Architectures, timm's where nothing else is said: trained 3 steps; stopped after 2, resumed to the same"
+    yield "bits; packaged and loaded with the logits of the library's own builder; exported to ONNX."
     yield f"{result['date'][:10]}, timm {result['timm']}.\n"
     yield from _table(
         ("architecture", "px", "trained", "resumed", "reloaded", "exported"),
