@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import importlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, assert_never
 
 import torch
 from torch import nn
 
-from runner.base.errors import CheckpointError, ConfigError, Problem
-from runner.config.schema.optimizer import AdamWConfig, GroupRule, OptimizerConfig, SGDConfig
+from runner.base.errors import CheckpointError, ConfigError, MissingPackageError, Problem, how_to_install
+from runner.config.schema.optimizer import (
+    AdamWConfig,
+    GroupRule,
+    LAMBConfig,
+    LARSConfig,
+    MuonConfig,
+    OptimizerConfig,
+    SGDConfig,
+)
 
-# The state entries of a parameter after its first step.
+# The state entries of a parameter after its first step, by the class of the optimizer; Muon has two kinds of them.
+_MOMENTUM, _MOMENTS = frozenset({"momentum_buffer"}), frozenset({"exp_avg", "exp_avg_sq"})
 _ENTRIES = {
-    torch.optim.SGD: frozenset({"momentum_buffer"}),
-    torch.optim.AdamW: frozenset({"step", "exp_avg", "exp_avg_sq"}),
+    "SGD": (_MOMENTUM,),
+    "AdamW": (_MOMENTS | {"step"},),
+    "Lars": (_MOMENTUM,),
+    "Lamb": (_MOMENTS,),
+    "Muon": (_MOMENTUM, _MOMENTS | {"step"}),
 }
+# Optimizers that count steps in their groups, which have all taken the same number of steps.
+_COUNT_BY_GROUP = frozenset({"Lamb"})
+_STEP_OF_GROUPS = "*/step"
 # Devices on which torch has a fused step; elsewhere torch chooses the implementation.
 _FUSED_DEVICES = frozenset({"cpu", "cuda"})
 _NUM_NEAR = 3
@@ -187,8 +204,43 @@ def build_optimizer(
             return sgd
         case AdamWConfig():
             return torch.optim.AdamW(param_groups, betas=config.betas, eps=config.eps, **common)
+        case LARSConfig():
+            trust = config.trust_coefficient
+            return _of_timm("Lars", config, param_groups, **_momentum_of(config), trust_coeff=trust)
+        case LAMBConfig():
+            # Gradients are clipped by trainer.clip_norm, as with any other optimizer.
+            return _of_timm("Lamb", config, param_groups, betas=config.betas, eps=config.eps, max_grad_norm=None)
+        case MuonConfig():
+            return _of_timm("Muon", config, param_groups, **_momentum_of(config), betas=config.betas, eps=config.eps)
         case _:
             assert_never(config)
+
+
+def check_optimizer(config: OptimizerConfig) -> None:
+    """Check that the optimizer's library is installed.
+
+    Raises:
+        MissingPackageError: it is not; says how to install it.
+    """
+    if isinstance(config, LARSConfig | LAMBConfig | MuonConfig):
+        _timm_optim(config.name)
+
+
+def _momentum_of(config: LARSConfig | MuonConfig) -> dict[str, object]:
+    return {"momentum": config.momentum, "nesterov": config.nesterov}
+
+
+def _of_timm(name: str, config: OptimizerConfig, param_groups: list[Any], **settings: object) -> torch.optim.Optimizer:
+    optimizer: torch.optim.Optimizer = getattr(_timm_optim(config.name), name)(param_groups, lr=config.lr, **settings)
+    return optimizer
+
+
+def _timm_optim(option: str) -> ModuleType:
+    try:
+        return importlib.import_module("timm.optim")
+    except ModuleNotFoundError as error:
+        message = f"optimizer={option} needs timm, which is not installed: {how_to_install('timm')}"
+        raise MissingPackageError(message) from error
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
@@ -198,9 +250,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
 
 
 def named_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, torch.Tensor]:
-    """The optimizer's state as `<parameter name>/<entry>` → tensor; learning rates belong to the schedule."""
+    """The optimizer's state as `<parameter name>/<entry>` → tensor; learning rates belong to the schedule.
+
+    The number of steps that all groups share has the name `*` for that of a parameter.
+    """
     names: dict[torch.Tensor, str] = {parameter: name for name, parameter in module.named_parameters()}
-    return {
+    counted = {_STEP_OF_GROUPS: optimizer.param_groups[0]["step"]} if "step" in optimizer.param_groups[0] else {}
+    return counted | {
         f"{names[parameter]}/{entry}": value
         for parameter, entries in optimizer.state.items()
         for entry, value in entries.items()
@@ -215,13 +271,15 @@ def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, tensor
         CheckpointError: when a tensor belongs to no parameter or has another shape.
     """
     parameters = dict(module.named_parameters())
+    tensors = _with_step_of_groups_loaded(optimizer, tensors)
     state: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
-    entries = _ENTRIES[type(optimizer)]
+    kinds = _ENTRIES[type(optimizer).__name__]
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters.get(name)
         shape = torch.Size() if entry == "step" else getattr(parameter, "shape", None)
-        if parameter is None or entry not in entries or value.shape != shape or not value.is_floating_point():
+        is_known = any(entry in kind for kind in kinds)
+        if parameter is None or not is_known or value.shape != shape or not value.is_floating_point():
             raise CheckpointError(f"the optimizer state {key} {tuple(value.shape)} fits no parameter of the model")
         # AdamW counts steps in a scalar that is on the CPU unless the step is fused.
         on_cpu = value.ndim == 0 and not optimizer.defaults.get("fused")
@@ -229,9 +287,31 @@ def load_named_state(optimizer: torch.optim.Optimizer, module: nn.Module, tensor
         memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
         loaded = value if on_cpu else value.to(parameter.device, memory_format=memory_format)
         state.setdefault(parameter, {})[entry] = loaded.clone()
-    is_whole = all(loaded.keys() == entries for loaded in state.values())
+    is_whole = all(loaded.keys() in kinds for loaded in state.values())
     # SGD's fused step needs a buffer for every parameter, or for none.
     if not is_whole or (isinstance(optimizer, torch.optim.SGD) and len(state) not in (0, len(parameters))):
-        raise CheckpointError(f"the optimizer state lacks entries: a parameter has {', '.join(sorted(entries))}")
+        raise CheckpointError(f"the optimizer state lacks entries: a parameter has {_in_words(kinds)}")
     optimizer.state.clear()
     optimizer.state.update(state)
+
+
+def _in_words(kinds: Iterable[frozenset[str]]) -> str:
+    return ", or ".join(" and ".join(sorted(kind)) for kind in kinds)
+
+
+def _with_step_of_groups_loaded(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The entries of parameters alone."""
+    rest = dict(tensors)
+    step = rest.pop(_STEP_OF_GROUPS, None)
+    counts_by_group = type(optimizer).__name__ in _COUNT_BY_GROUP
+    if (step is not None) != (counts_by_group and bool(tensors)):
+        raise CheckpointError(f"the optimizer state {'lacks' if step is None else 'has'} {_STEP_OF_GROUPS}")
+    if step is not None and (step.shape or not step.is_floating_point()):
+        raise CheckpointError(f"the optimizer state {_STEP_OF_GROUPS} {tuple(step.shape)} is no number of steps")
+    for group in optimizer.param_groups:
+        group.pop("step", None)
+        if step is not None:
+            group["step"] = step.clone()
+    return rest

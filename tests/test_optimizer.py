@@ -1,11 +1,14 @@
+import sys
+
 import pytest
 import torch
 from torch import nn
 
-from runner.base.errors import CheckpointError, ConfigError
-from runner.config.schema.optimizer import AdamWConfig, GroupRule, SGDConfig
+from runner.base.errors import CheckpointError, ConfigError, MissingPackageError
+from runner.config.schema.optimizer import AdamWConfig, GroupRule, LAMBConfig, LARSConfig, MuonConfig, SGDConfig
 from runner.optimizer import (
     build_optimizer,
+    check_optimizer,
     group_parameters_of,
     load_named_state,
     named_state,
@@ -24,6 +27,23 @@ def sgd(**changes):
 def adamw(**changes):
     values = {"name": "adamw", "lr": 0.1, "lr_scaling": "linear", "betas": (0.9, 0.999), "eps": 1e-8, **PLAIN}
     return AdamWConfig(**{**values, "weight_decay": 0.01, "decay_norm_and_bias": False, **changes})
+
+
+def lars(**changes):
+    values = {"name": "lars", "lr": 0.1, "lr_scaling": "linear", "momentum": 0.9, "nesterov": False, **PLAIN}
+    spared = {"weight_decay": 0.01, "decay_norm_and_bias": False, "trust_coefficient": 0.02}
+    return LARSConfig(**{**values, **spared, **changes})
+
+
+def lamb(**changes):
+    return LAMBConfig(**{**adamw().model_dump(), "name": "lamb", **changes})
+
+
+def muon(**changes):
+    return MuonConfig(**{**adamw().model_dump(), "name": "muon", "momentum": 0.95, "nesterov": True, **changes})
+
+
+CONFIGS = [sgd(), adamw(), sgd(decay_norm_and_bias=False), lars(), lamb(), muon()]
 
 
 def small_net() -> nn.Module:
@@ -60,7 +80,7 @@ def test_all_parameters_decay_or_only_those_with_two_dimensions(net):
     assert len(decayed["params"]) + len(spared["params"]) == len(list(net.parameters()))
 
 
-@pytest.mark.parametrize("config", [sgd(), adamw(), sgd(decay_norm_and_bias=False)])
+@pytest.mark.parametrize("config", CONFIGS)
 def test_state_survives_a_round_trip_bit_for_bit(net, config):
     first = build_optimizer(config, net)
     one_step(net, first)
@@ -70,11 +90,21 @@ def test_state_survives_a_round_trip_bit_for_bit(net, config):
     one_step(net, first)
     expected = {name: value.clone() for name, value in net.state_dict().items()}
 
-    net.load_state_dict(saved_weights)
-    second = build_optimizer(config, net)
-    load_named_state(second, net, saved_state)
-    one_step(net, second)
-    assert all(torch.equal(expected[name], value) for name, value in net.state_dict().items())
+    def go_on(state):
+        net.load_state_dict(saved_weights)
+        second = build_optimizer(config, net)
+        load_named_state(second, net, state)
+        one_step(net, second)
+        return all(torch.equal(expected[name], value) for name, value in net.state_dict().items())
+
+    assert go_on(saved_state)
+    assert not go_on({})
+    for left_out in saved_state:
+        incomplete = {name: value for name, value in saved_state.items() if name != left_out}
+        # A parameter with one entry has none without it.
+        if len([name for name in saved_state if name.rpartition("/")[0] == left_out.rpartition("/")[0]]) > 1:
+            with pytest.raises(CheckpointError, match="lacks"):
+                go_on(incomplete)
 
 
 def test_state_of_another_model_is_refused(net):
@@ -167,7 +197,7 @@ def test_a_rule_and_the_decay_of_its_layer_multiply(net):
     ]
 
 
-@pytest.mark.parametrize("config", [sgd(), adamw(), sgd(decay_norm_and_bias=False)])
+@pytest.mark.parametrize("config", CONFIGS)
 def test_a_state_that_was_saved_with_two_groups_loads_into_others(net, config):
     first = build_optimizer(config, net)
     one_step(net, first)
@@ -178,3 +208,74 @@ def test_a_state_that_was_saved_with_two_groups_loads_into_others(net, config):
     found = named_state(second, net)
     assert found.keys() == saved.keys()
     assert all(torch.equal(found[name], value) for name, value in saved.items())
+
+
+def trained(config, net, num_steps=3):
+    """The parameters after some steps, before them, and the gradients of each step."""
+    optimizer, gradients = build_optimizer(config, net), []
+    before = {name: value.detach().clone() for name, value in net.named_parameters()}
+    for step in range(num_steps):
+        torch.manual_seed(step)
+        net(torch.randn(4, 3, 5, 5)).square().sum().backward()
+        gradients.append({name: value.grad.clone() for name, value in net.named_parameters()})
+        optimizer.step()
+        optimizer.zero_grad()
+    return dict(net.named_parameters()), before, gradients
+
+
+def test_lars_takes_the_step_of_the_paper(net):
+    """Algorithm 1 of You et al. 2017: the local rate is trust × |w| / (|g| + decay × |w|); biases take SGD's step."""
+    after, before, gradients = trained(lars(), net)
+    for name, weight in before.items():
+        expected, decay, momentum = weight, (0.01 if weight.ndim > 1 else 0.0), torch.zeros_like(weight)
+        for gradient in (step[name] for step in gradients):
+            local = 0.02 * expected.norm() / (gradient.norm() + decay * expected.norm()) if decay else 1.0
+            momentum = 0.9 * momentum + local * (gradient + decay * expected)
+            expected = expected - 0.1 * momentum
+        torch.testing.assert_close(after[name].detach(), expected)
+
+
+def test_lamb_takes_the_step_of_the_paper(net):
+    """Algorithm 2 of You et al. 2020, with the bias corrections of Adam; biases take Adam's step."""
+    after, before, gradients = trained(lamb(), net)
+    for name, weight in before.items():
+        expected, decay = weight, 0.01 if weight.ndim > 1 else 0.0
+        mean, square = torch.zeros_like(weight), torch.zeros_like(weight)
+        for step, gradient in enumerate((step[name] for step in gradients), 1):
+            mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient.square()
+            update = (mean / (1 - 0.9**step)) / ((square / (1 - 0.999**step)).sqrt() + 1e-8) + decay * expected
+            ratio = expected.norm() / update.norm() if decay else 1.0
+            expected = expected - 0.1 * ratio * update
+        torch.testing.assert_close(after[name].detach(), expected)
+
+
+def test_without_timm_its_optimizers_are_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm.optim", None)
+    with pytest.raises(MissingPackageError, match=r"optimizer=lamb needs timm.*pip install"):
+        check_optimizer(lamb())
+    check_optimizer(sgd())
+
+
+def test_muon_is_torchs_for_matrices_and_nadamw_or_adamw_for_the_rest():
+    """torch's Muon has Jordan's coefficients, timm's by default those that were optimised later (You 2024)."""
+    torch.manual_seed(0)
+    matrix, bias = nn.Linear(8, 6), nn.Linear(8, 6)
+    bias.load_state_dict(matrix.state_dict())
+    ours = build_optimizer(muon(nesterov=False), matrix)
+    for group in ours.param_groups:
+        group["ns_coefficients"] = "original"
+    theirs = [
+        torch.optim.Muon([bias.weight], lr=0.1, weight_decay=0.01, momentum=0.95, nesterov=False,
+                         adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([bias.bias], lr=0.1, weight_decay=0.0),
+    ]  # fmt: skip
+    for step in range(3):
+        torch.manual_seed(step)
+        images = torch.randn(4, 8)
+        for module, optimizers in ((matrix, [ours]), (bias, theirs)):
+            module(images).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    torch.testing.assert_close(matrix.bias, bias.bias)
+    torch.testing.assert_close(matrix.weight, bias.weight, rtol=1e-2, atol=1e-3)  # Both round to bf16 within a step.

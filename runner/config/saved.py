@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
-from omegaconf import OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from runner.base.errors import CheckpointError, ConfigError, Problem
 from runner.base.untrusted import UntrustedFileError, read_yaml, unreadable
@@ -53,10 +53,10 @@ def load_saved(
     """
     values = read_values(run_dir)
     with _translated(overrides):
-        defaults = default_values(chosen_options(values))
-        changed = apply_trust_rules(
-            _with_overrides(_filled(values, defaults), overrides), defaults, overrides, only_reads=only_reads
-        )
+        composed = _composed_defaults(chosen_options(values))
+        filled = _filled(values, _plain(composed, resolve=False))
+        defaults = _plain(composed)
+        changed = apply_trust_rules(_with_overrides(filled, overrides), defaults, overrides, only_reads=only_reads)
     try:
         return saved_config(changed, is_trained=is_trained)
     except ConfigError as error:
@@ -110,7 +110,7 @@ class TypedCommand:
             if without_plus(item).startswith("dist=") and find_mistake(item) is None
         ]
         with _translated(of_dist, folders):
-            defaults = _plain_values([*search_path(folders), *next(choices_of_groups(of_dist))])
+            defaults = _plain(compose_values([*search_path(folders), *next(choices_of_groups(of_dist))]))
         return cls(overrides=tuple(overrides), defaults=defaults)
 
     @property
@@ -213,20 +213,23 @@ def chosen_options(values: Mapping[str, Any]) -> dict[str, str]:
 
 def default_values(options: Mapping[str, str]) -> dict[str, Any]:
     """The values in conf/ with these options of the groups."""
-    return _plain_values([f"{group}={option}" for group, option in options.items()])
+    return _plain(_composed_defaults(options))
 
 
-def _plain_values(overrides: Sequence[str]) -> dict[str, Any]:
-    composed = compose_values(overrides)
+def _composed_defaults(options: Mapping[str, str]) -> DictConfig:
+    return compose_values([f"{group}={option}" for group, option in options.items()])
+
+
+def _plain(composed: DictConfig, *, resolve: bool = True) -> dict[str, Any]:
     with flag_override(composed, ["struct", "readonly"], [False, False]):
-        del composed["hydra"]
-    values = OmegaConf.to_container(composed, resolve=True)
+        composed.pop("hydra", None)
+    values = OmegaConf.to_container(composed, resolve=resolve)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
 
 def _filled(values: dict[str, Any], defaults: Mapping[Any, Any]) -> dict[str, Any]:
-    """Saved values, with the defaults of keys that are newer than the run."""
+    """Saved values, with the defaults of keys that are newer than the run; one that refers to a key means the run's."""
     filled = dict(values)
     for key, default in defaults.items():
         if key not in filled and key not in ("hydra", "experiment"):

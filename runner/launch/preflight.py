@@ -116,6 +116,7 @@ def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
             len(ready.splits.classes),
             num_channels=config.data.channels,
             image_size=config.data.image_size,
+            eval_image_size=config.data.eval_image_size,
             needs_head=config.trainer.freeze_backbone_epochs > 0,
             has_to_be_here=has_to_be_here,
             also=partial(check_trainable, config),

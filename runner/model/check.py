@@ -30,6 +30,7 @@ def check_model(
     *,
     num_channels: int = 3,
     image_size: int | tuple[int, int] | None = None,
+    eval_image_size: int | tuple[int, int] | None = None,
     needs_head: bool = False,
     has_to_be_here: bool = False,
     also: Callable[[nn.Module], object] | None = None,
@@ -44,6 +45,7 @@ def check_model(
         num_classes: number of classes of the data.
         num_channels: of the images.
         image_size: of the training images in pixels; if given, two images are sent through the model.
+        eval_image_size: the same of the images of evaluation.
         needs_head: whether the model must have an unambiguous head, as trainer.freeze_backbone_epochs needs it.
         has_to_be_here: whether weights that would have to be downloaded are an error.
         also: called with the module, whose parameters may have no values; raises what else is wrong with it.
@@ -58,8 +60,10 @@ def check_model(
             module = build_architecture(config, num_classes, num_channels)
         else:
             module = without_values(config, num_classes, num_channels)
-        if image_size is not None:
-            _check_outputs(module, config, num_classes, (num_channels, *height_and_width(image_size)))
+        sizes = {eval_image_size: "data.eval_image_size", image_size: "data.image_size"}
+        for size, key in reversed(sizes.items()):
+            if size is not None:
+                _check_outputs(module, config, num_classes, (num_channels, *height_and_width(size)), key)
         if needs_head:
             head_of(module, config)
         if also is not None:
@@ -145,8 +149,10 @@ def without_values(config: ModelConfig, num_classes: int, num_channels: int = 3)
             ) from error
 
 
-def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, shape: tuple[int, int, int]) -> None:
-    """Send two images of this shape (channels, height, width) through the model."""
+def _check_outputs(
+    module: nn.Module, config: ModelConfig, num_classes: int, shape: tuple[int, int, int], key: str
+) -> None:
+    """Send two images of this shape (channels, height, width), which this key determines, through the model."""
     images = torch.zeros(2, *shape, device=next(module.parameters()).device)
     try:
         with torch.no_grad():
@@ -155,13 +161,13 @@ def _check_outputs(module: nn.Module, config: ModelConfig, num_classes: int, sha
         channels, height, width = shape
         fitting = _fitting_size(module, channels) if images.is_meta else None
         of_channels = f" with {channels} channel{'' if channels == 1 else 's'}" if channels != 3 else ""
-        advice = f"; it takes images of {fitting}×{fitting} px: data.image_size={fitting}" if fitting else ""
+        advice = f"; it takes images of {fitting}×{fitting} px: {key}={fitting}" if fitting else ""
         if fitting and isinstance(config, TimmConfig):
             side = str(height) if height == width else f"[{height},{width}]"
             advice += f", or, if it can be built for others, model.img_size={side}"
         raise InvalidModelError(
             f"model.name = {config.name!r} can't take images of {height}×{width} px "
-            f"(data.image_size){of_channels}{advice} ({first_line(error)})"
+            f"({key}){of_channels}{advice} ({first_line(error)})"
         ) from error
     wanted = (2, num_classes)
     received = tuple(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"

@@ -58,7 +58,7 @@ def preprocessing_of(data: DataConfig) -> Preprocessing:
     return Preprocessing(
         channels=data.channels,
         bit_depth=data.bit_depth,
-        image_size=data.image_size,
+        image_size=data.eval_image_size,
         resize=data.resize,
         fill=data.fill,
         transforms=data.eval_transforms,

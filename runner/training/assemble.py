@@ -209,7 +209,7 @@ def cached_in_memory(
             dist.broadcast_object(uuid.uuid4().hex),
             partial(dist.total, 0),
             is_asked_for=cache_policy.is_asked_for,
-            evaluation_bytes=dist.num_sharing_cores * num_kept * bytes_once_prepared(data),
+            evaluation_bytes=dist.num_sharing_cores * num_kept * bytes_once_prepared(data, data.eval_image_size),
             form=InputFormat.of(data),
         )
     except MemoryBudgetError as reason:
@@ -283,7 +283,8 @@ def _kept_on(data: DataConfig, dist: DistContext, num_kept: int) -> torch.device
         return None
     if data.cache != "device":
         return torch.device("cpu")
-    check_device_memory(dist.device, "images of evaluation of each process", num_kept, bytes_once_prepared(data))
+    image_bytes = bytes_once_prepared(data, data.eval_image_size)
+    check_device_memory(dist.device, "images of evaluation of each process", num_kept, image_bytes)
     return dist.device
 
 

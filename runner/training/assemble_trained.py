@@ -49,7 +49,7 @@ def assemble_evaluation(
         check_trained(file, config.model, len(splits.classes), data.channels)
     module = build_architecture(config.model, len(splits.classes), data.channels)
     load_weights(module, file, dist)
-    scorer = _scorer(module, data.normalize, data.image_size, dist, precision)
+    scorer = _scorer(module, data.normalize, data.eval_image_size, dist, precision)
     if config.trainer.compile:
         scorer.module.compile()
     return scorer, evaluation_split(data, f"data.{split}", splits.val, dist)

@@ -9,6 +9,7 @@ from runner.config.schema import Config
 from runner.config.schema.transforms import height_and_width
 from runner.data.images.build_transform import build_transform
 from runner.data.images.stored import InputFormat
+from runner.optimizer import check_optimizer
 from runner.trainer.activations import checkpoint_activations
 from runner.trainer.freezing import check_unfreeze
 from runner.trainer.loss.losses import build_loss
@@ -27,6 +28,7 @@ def check_trainable(config: Config, module: nn.Module) -> None:
             user's own fails on two images.
         InvalidModelError: the model does not tell what a key needs to know of it.
     """
+    check_optimizer(config.optimizer)
     parameter_groups(config, module)
     check_unfreeze(config.trainer, module)
     checkpoint_activations(module, config.model)

@@ -204,9 +204,15 @@ def _stages(trainer: TrainerConfig) -> str:
 
 def _described(data: DataConfig) -> str:
     """The images that the model sees."""
-    size = data.image_size if isinstance(data.image_size, int) else "{} × {}".format(*data.image_size)
+    size = f"{_in_pixels(data.image_size)} px"
+    if data.eval_image_size != data.image_size:
+        size += f", {_in_pixels(data.eval_image_size)} px at evaluation"
     channels = "" if data.channels == 3 else f", {data.channels} channel{'' if data.channels == 1 else 's'}"
-    return f"{size} px{channels}" + (", 16 bits" if data.bit_depth == 16 else "")
+    return size + channels + (", 16 bits" if data.bit_depth == 16 else "")
+
+
+def _in_pixels(size: int | tuple[int, int]) -> str:
+    return str(size) if isinstance(size, int) else "{} × {}".format(*size)
 
 
 def _shown_weights(weights: dict[str, float]) -> str:

@@ -162,6 +162,16 @@ def test_the_imagenet_experiment_has_the_rate_of_goyal_et_al():
     assert (config.schedule.warmup_epochs, config.trainer.patience) == (5, None)
 
 
+def test_the_experiments_for_large_batches_have_the_batches_of_their_sources():
+    """Steps of 16 processes for MLPerf's, of 4 for A3; ImageNet-1k has 1,281,167 images."""
+    lars = jobs_of(("experiment=imagenet_resnet50_lars", "data.root=photos"))[0].config
+    assert lars.data.batch_size * 16 == 3264
+    assert round(1_281_167 / 3264 * lars.trainer.epochs) == 14523
+    a3 = jobs_of(("experiment=imagenet_resnet50_a3", "data.root=photos"))[0].config
+    assert a3.data.batch_size * 4 == 2048
+    assert (a3.data.image_size, a3.data.eval_image_size, a3.data.eval_transforms[-1].size) == (160, 224, 224)
+
+
 def test_the_transfer_experiment_trains_the_head_first_then_all_layers():
     config = jobs_of(("experiment=transfer", "data.root=photos"))[0].config
     assert (config.model.name, config.model.weights) == ("resnet18", "IMAGENET1K_V1")

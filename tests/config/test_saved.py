@@ -35,6 +35,13 @@ def test_a_key_that_is_newer_than_the_run_has_its_default(run_dir):
     assert load_saved(run_dir).trainer.keep == load_config().trainer.keep
 
 
+def test_a_newer_key_that_follows_another_follows_that_of_the_run(tmp_path):
+    values = yaml.safe_load(load_config(["data=digits", "data.image_size=48"]).to_yaml())
+    del values["data"]["eval_image_size"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    assert load_saved(tmp_path).data.eval_image_size == 48
+
+
 @pytest.mark.parametrize("option", ["torchvision", "timm", "custom"])
 def test_a_model_that_several_libraries_have_keeps_the_keys_of_its_own(tmp_path, option):
     config = load_config([f"model={option}", "model.name=resnet18"])

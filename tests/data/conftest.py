@@ -66,6 +66,7 @@ def data_config() -> Callable[..., DataConfig]:
 
     def make(source: str, **values: Any) -> DataConfig:
         composed = {"source": source, **BASE, **OWN[source], **values}
+        composed.setdefault("eval_image_size", composed["image_size"])
         return TypeAdapter(DataConfig).validate_json(json.dumps(composed, default=str))
 
     return make

@@ -83,6 +83,7 @@ KINDS: list[Any] = [
     ("scan", "tif", (*DEEP, *SQUASH, "data.cache=memory"), (1, 48, 32)),
     ("tile", "tif", (*CHANNELS[4], *LETTERBOX, "data.cache=device"), (4, 32, 48)),
     ("tile", "png", (*CHANNELS[4], "data.image_size=[32,48]", "data.workers=2"), (4, 32, 48)),
+    ("grey", "png", (*CHANNELS[1], "data.image_size=32", "data.eval_image_size=[48,40]"), (1, 48, 40)),
 ]
 
 

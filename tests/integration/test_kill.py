@@ -265,10 +265,33 @@ def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, ranks,
 
 
 def test_rates_by_layer_and_unfreezing_in_stages_go_on_after_a_kill(photos, tmp_path):
-    argv = [*command(photos, 2, 0), *LAYERS]
+    whole = ends_the_same_after_a_kill([*command(photos, 2, 0), *LAYERS], tmp_path)
+    assert whole.said.count("head, layer 7") == 2, "with weight decay and without, told by one process only"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("optimizer=lars", "optimizer.lr=1"),
+        ("optimizer=muon",),
+        (
+            "optimizer=lamb",
+            "trainer.loss=binary_cross_entropy",
+            "trainer.target_threshold=0.2",
+            "trainer.cutmix_alpha=1",
+            "data.eval_image_size=72",
+        ),
+    ],
+    ids=lambda settings: settings[0],
+)
+def test_other_optimizers_go_on_after_a_kill(photos, tmp_path, settings):
+    ends_the_same_after_a_kill([*command(photos, 1, 0), *settings], tmp_path)
+
+
+def ends_the_same_after_a_kill(argv: list[str], tmp_path: Path) -> Attempt:
+    """The unkilled run, whose bits and records the killed and resumed one is found to have."""
     whole = Attempt.start(argv, tmp_path / "whole")
     assert whole.ends_well(), whole.said
-    assert whole.said.count("head, layer 7") == 2, "with weight decay and without, told by one process only"
     killed = Attempt.start(argv, tmp_path / "killed")
     killed.wait_for("training")
     assert killed.kill()
@@ -276,6 +299,7 @@ def test_rates_by_layer_and_unfreezing_in_stages_go_on_after_a_kill(photos, tmp_
     resumed = Attempt.start([sys.executable, "-m", "runner", "resume", f"run={killed.run_dir}"], killed.folder)
     assert resumed.ends_well(), resumed.said
     compare(resumed, outcome(whole.run_dir))
+    return whole
 
 
 @pytest.mark.parametrize("phase", PHASES)

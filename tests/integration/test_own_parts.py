@@ -89,7 +89,7 @@ def test_help_and_the_json_schema_have_its_settings(installed, run_cli, tmp_path
     parts = [entry["properties"].get("part") for entry in schema["definitions"]["transform"]["oneOf"]]
     assert {"const": "salt"} in parts
     trainer = schema["properties"]["trainer"]["properties"]
-    assert trainer["loss"]["anyOf"][0] == {"enum": ["cross_entropy", "focal"]}
+    assert trainer["loss"]["anyOf"][0] == {"enum": ["cross_entropy", "binary_cross_entropy", "focal"]}
     assert trainer["loss_arguments"]["anyOf"][1]["required"] == ["gamma"]
 
 

@@ -44,6 +44,18 @@ def test_classes_are_weighted_as_torch_weights_them(monkeypatch):
     torch.testing.assert_close(users(monkeypatch, per_image)(LOGITS, LABELS, WEIGHT), expected)
 
 
+@pytest.mark.parametrize("threshold", [None, 0.2])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("are_mixed", [False, True])
+def test_binary_cross_entropy_is_timms(threshold, smoothing, are_mixed):
+    """timm's loss is the mean over the batch, and leaves mixed targets without smoothing."""
+    reference = pytest.importorskip("timm.loss").BinaryCrossEntropy(smoothing, threshold)
+    mixed = torch.tensor([[0.3, 0.7, 0.0], [0.15, 0.0, 0.85]])
+    expected = reference(LOGITS, mixed * (1 - smoothing) + smoothing / 3 if are_mixed else LABELS) * 2
+    config = trainer(loss="binary_cross_entropy", target_threshold=threshold, label_smoothing=smoothing)
+    torch.testing.assert_close(build_loss(config)(LOGITS, mixed if are_mixed else LABELS, None), expected)
+
+
 def test_a_batch_without_good_images_has_no_loss_but_gradients(monkeypatch):
     logits = torch.zeros(0, 3, requires_grad=True)
     loss = users(monkeypatch, per_image)(logits, torch.zeros(0, dtype=torch.int64), None)

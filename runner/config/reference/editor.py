@@ -16,6 +16,7 @@ from runner.config.reference.keys import DescribedSchema, read_groups
 from runner.config.reference.words import Node, describe, resolve, sentence
 from runner.config.schema import VARIANT_KEYS, Config
 from runner.config.schema.checks.parts import LOSSES, TRANSFORMS, UserPart, installed_parts
+from runner.config.schema.trainer import LOSS_NAMES
 from runner.config.schema.transforms import Transform
 
 _COPIED = ("type", "const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -143,7 +144,7 @@ def _with_losses(trainer: dict[str, Any]) -> dict[str, Any]:
     if not parts:
         return trainer
     properties = dict(trainer["properties"])
-    names = {"enum": ["cross_entropy", *(part.name for part in parts)]}
+    names = {"enum": [*LOSS_NAMES, *(part.name for part in parts)]}
     properties["loss"] = {"description": properties["loss"]["description"], "anyOf": [names, _INTERPOLATION]}
     nothing = {"type": "object", "properties": {}, "additionalProperties": False}
     settings = [nothing, *(_settings(part) for part in parts)]

@@ -102,7 +102,10 @@ class _Data(ConfigSection):
     """Bits of a decoded pixel value. With 16, which takes data.channels=1, 16-bit grey files keep their depth; with 8
     they are scaled to 0 … 255."""
     image_size: Annotated[ImageSize, PREPROCESSING]
-    """Size in pixels of the images that the model sees: the side of a square, or [height, width]."""
+    """Size in pixels of the images that the model sees in training: the side of a square, or [height, width]."""
+    eval_image_size: Annotated[ImageSize, PREPROCESSING]
+    """The same at evaluation and afterwards, by default that of training. After random crops, which enlarge what they
+    show, a larger size here raises the accuracy (Touvron et al. 2019, arXiv:1906.06423)."""
     resize: Annotated[Literal["crop", "letterbox", "squash"], PREPROCESSING]
     """What each transform `resize` does with images of another aspect ratio. crop: keeps it and covers the size, for a
     crop that follows; letterbox: keeps it, shows the whole image and fills the rest; squash: does not keep it."""
@@ -110,7 +113,7 @@ class _Data(ConfigSection):
     """The value of all channels beside a letterboxed image, 0 (black) to 255 (white)."""
     follow_weights: Annotated[bool, PREPROCESSING]
     """Whether pretrained weights that torchvision or timm publish bring their own eval_transforms, scaled to
-    image_size, and their own mean and std for 3 channels, which the log shows. Without: those of this group."""
+    eval_image_size, and their own mean and std for 3 channels, which the log shows. Without: those of this group."""
     normalize: Annotated[Normalize, PREPROCESSING]
     """How pixel values are centred and scaled; `dataset check statistics=true` computes it. Published weights
     bring their own for 3 channels, see follow_weights."""

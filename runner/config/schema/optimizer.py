@@ -63,4 +63,50 @@ class AdamWConfig(_Optimizer):
     """Added to the denominator."""
 
 
-OptimizerConfig = Annotated[SGDConfig | AdamWConfig, Field(discriminator="name")]
+class LARSConfig(_Optimizer):
+    """SGD whose rate each layer scales to the size of its weights, for large batches (You et al. 2017,
+    arXiv:1708.03888; timm.optim.Lars, which takes `pip install timm`). Parameters without weight decay are not scaled.
+    """
+
+    name: Annotated[Literal["lars"], START]
+    """Which optimizer; set by the option of the group."""
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the last update that is added to the next one."""
+    nesterov: bool
+    """Nesterov's form of momentum."""
+    trust_coefficient: Annotated[float, Field(gt=0)]
+    """Size of an update relative to the size of the layer's weights, at a learning rate of 1."""
+
+
+class LAMBConfig(_Optimizer):
+    """Adam whose rate each layer scales to the size of its weights, for large batches (You et al. 2020,
+    arXiv:1904.00962; timm.optim.Lamb, which takes `pip install timm`). Parameters without weight decay are not scaled.
+    """
+
+    name: Annotated[Literal["lamb"], START]
+    """Which optimizer; set by the option of the group."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
+    """Decay rates of the running averages of the gradient and of its square."""
+    eps: Annotated[float, Field(gt=0)]
+    """Added to the denominator."""
+
+
+class MuonConfig(_Optimizer):
+    """Muon for weight matrices and convolutions, AdamW for the rest (Jordan et al. 2024; timm.optim.Muon, which takes
+    `pip install timm`). Muon's updates have the root mean square of AdamW's (Liu et al. 2025, arXiv:2502.16982), so
+    that one learning rate and one weight decay serve both.
+    """
+
+    name: Annotated[Literal["muon"], START]
+    """Which optimizer; set by the option of the group."""
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    """Decay rate of Muon's running average of the gradient."""
+    nesterov: bool
+    """Nesterov's form of momentum, in both parts."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
+    """AdamW's decay rates of the running averages of the gradient and of its square."""
+    eps: Annotated[float, Field(gt=0)]
+    """Added to both denominators."""
+
+
+OptimizerConfig = Annotated[SGDConfig | AdamWConfig | LARSConfig | LAMBConfig | MuonConfig, Field(discriminator="name")]

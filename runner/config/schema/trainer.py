@@ -16,6 +16,10 @@ def can_miss_top5(num_classes: int | None) -> bool:
     return num_classes is None or num_classes > TOP_K
 
 
+LOSS_NAMES = ("cross_entropy", "binary_cross_entropy")
+"""Values of trainer.loss that are no entry points."""
+
+
 class UnfreezeRule(ConfigSection):
     """An entry of `trainer.unfreeze`: parameters of the backbone that learn earlier than the rest of it."""
 
@@ -63,8 +67,12 @@ class TrainerConfig(ConfigSection):
     label_smoothing: Annotated[float, Field(ge=0, lt=1), TRAINING]
     """Share of the target that is spread evenly over all classes (Szegedy et al. 2016); training loss only."""
     loss: Annotated[str, TRAINING]
-    """What training minimises: cross_entropy, or the name of an entry point of the group `runner.losses`. The
-    validation loss is cross-entropy with either."""
+    """What training minimises: cross_entropy, binary_cross_entropy (each class against all others, the mean over the
+    classes; Wightman et al. 2021), or the name of an entry point of the group `runner.losses`. The validation loss is
+    cross-entropy with each."""
+    target_threshold: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, TRAINING]
+    """With binary_cross_entropy: targets above it count as 1 and others as 0, after smoothing and mixing
+    (null = off)."""
     loss_arguments: Annotated[dict[str, Any], TRAINING]
     """Settings of a loss of your own, which its package declares; `--help trainer` lists what is installed."""
     mixup_alpha: Annotated[Annotated[float, Field(gt=0)] | None, TRAINING]

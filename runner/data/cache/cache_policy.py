@@ -72,9 +72,11 @@ def decide_cache_policy(data: DataConfig, train: ImageSource, num_evaluation_ima
         return CachePolicy("none" if decoded is None else "memory", True, is_asked_for=True, decoded_bytes=decoded or 0)
     if data.cache != "auto":
         return CachePolicy(data.cache, data.cache != "none", is_asked_for=True)
-    is_small = _are_small(data, num_evaluation_images)
+    is_small = _are_small(data, num_evaluation_images, data.eval_image_size)
     match split_transforms(data.train_transforms):
-        case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if _are_small(data, len(train)):
+        case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if _are_small(
+            data, len(train), data.image_size
+        ):
             return CachePolicy("device", is_small, is_asked_for=False)
         case _ if sys.platform == "linux" and (decoded := _bytes_if_small(train)) is not None:
             return CachePolicy("memory", is_small, is_asked_for=False, decoded_bytes=decoded)
@@ -82,14 +84,14 @@ def decide_cache_policy(data: DataConfig, train: ImageSource, num_evaluation_ima
             return CachePolicy("none", is_small, is_asked_for=False)
 
 
-def bytes_once_prepared(data: DataConfig) -> int:
-    """Bytes of an image after its transforms."""
-    height, width = height_and_width(data.image_size)
+def bytes_once_prepared(data: DataConfig, image_size: int | tuple[int, int]) -> int:
+    """Bytes of an image after its transforms, which have given it this size in pixels."""
+    height, width = height_and_width(image_size)
     return height * width * InputFormat.of(data).prepared_bytes
 
 
-def _are_small(data: DataConfig, num_images: int) -> bool:
-    return num_images * bytes_once_prepared(data) <= _MOST_PREPARED_BYTES
+def _are_small(data: DataConfig, num_images: int, image_size: int | tuple[int, int]) -> bool:
+    return num_images * bytes_once_prepared(data, image_size) <= _MOST_PREPARED_BYTES
 
 
 def _bytes_if_small(train: ImageSource) -> int | None:

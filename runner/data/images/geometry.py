@@ -1,4 +1,4 @@
-"""The sizes that images have after transforms; checks that these result in data.image_size."""
+"""The sizes that images have after transforms; checks that the model sees those of the config."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Extent:
 
 
 def find_size_problems(data: DataConfig) -> list[Problem]:
-    """Problems of transforms whose results are not of data.image_size, or that fail on some image."""
+    """Problems of transforms whose results are not of the size that the model sees, or that fail on some image."""
     pipelines = {"data.train_transforms": data.train_transforms, "data.eval_transforms": data.eval_transforms}
     return [
         problem
@@ -86,7 +86,9 @@ def resized_size(resize: Resize, mode: str, height: int, width: int) -> tuple[in
 
 def _size_problem(key: str, transforms: Sequence[Transform], data: DataConfig) -> Problem | None:
     extent = reduce(lambda before, transform: _after(before, transform, data), transforms, _at_start(data))
-    size, (height, width) = data.image_size, height_and_width(data.image_size)
+    size_key = "data.image_size" if key == "data.train_transforms" else "data.eval_image_size"
+    size = data.image_size if key == "data.train_transforms" else data.eval_image_size
+    height, width = height_and_width(size)
     if (extent.height, extent.width) == (height, width):
         return None
     if extent.height is not None:
@@ -102,7 +104,7 @@ def _size_problem(key: str, transforms: Sequence[Transform], data: DataConfig) -
         crop += f" or {{name: random_resized_crop, size: {shown}}}"
     return Problem(
         key=key,
-        message=f"{found}, but the model sees {height} × {width} (data.image_size)",
+        message=f"{found}, but the model sees {height} × {width} ({size_key})",
         hint=f"end the list with {crop}",
     )
 

@@ -107,7 +107,7 @@ def follow_weights(
 ) -> DataConfig:
     """The config with the preprocessing that pretrained weights were trained with.
 
-    Evaluation resizes and crops like the weights' own preset, scaled to data.image_size; evaluation and training
+    Evaluation resizes and crops like the weights' own preset, scaled to data.eval_image_size; evaluation and training
     normalise with the weights' mean and std, which are those of RGB: of other channels data.normalize stays. The
     training transforms stay the same.
 
@@ -121,12 +121,12 @@ def follow_weights(
     """
     resize = Resize(
         name="resize",
-        size=data.image_size,
+        size=data.eval_image_size,
         # For a preset that pads instead of cropping (crop_size > resize_size) there is no fraction.
         crop_fraction=min(1.0, crop_size / resize_size),
         interpolation=interpolation,
     )
-    crop = CenterCrop(name="center_crop", size=data.image_size)
+    crop = CenterCrop(name="center_crop", size=data.eval_image_size)
     of_weights = Normalize(mean=tuple(mean), std=tuple(std))
     normalize = of_weights if len(mean) == data.channels else data.normalize
     return data.model_copy(update={"eval_transforms": (resize, crop), "normalize": normalize})

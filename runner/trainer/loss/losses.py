@@ -1,9 +1,10 @@
-"""The training loss: cross-entropy, or a user's own by the entry point group `runner.losses`."""
+"""The training loss: cross-entropy, binary cross-entropy, or a user's own by the entry point group `runner.losses`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
@@ -28,27 +29,43 @@ def build_loss(trainer: TrainerConfig) -> SumOfLosses:
     """
     if trainer.loss == "cross_entropy":
         return partial(_cross_entropy, label_smoothing=trainer.label_smoothing)
-    return UsersLoss(trainer)
+    if trainer.loss == "binary_cross_entropy":
+        per_image: Any = partial(_binary_cross_entropy, trainer.target_threshold)
+    else:
+        per_image = call_part(LOSSES, trainer.loss, trainer.loss_arguments, _KEY)
+    return PerImageLoss(trainer.loss, per_image, trainer.label_smoothing)
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor, weight: Tensor | None, *, label_smoothing: float) -> Tensor:
     return functional.cross_entropy(logits, targets, weight=weight, reduction="sum", label_smoothing=label_smoothing)
 
 
-class UsersLoss:
-    """Calls a user's loss and checks what it returns."""
+def _binary_cross_entropy(threshold: float | None, logits: Tensor, targets: Tensor) -> Tensor:
+    """Each class against all others, the mean over the classes (Wightman et al. 2021, arXiv:2110.00476)."""
+    if threshold is not None:
+        targets = targets.gt(threshold).to(logits.dtype)
+    return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
 
-    def __init__(self, trainer: TrainerConfig) -> None:
-        """Build it.
+
+class PerImageLoss:
+    """Calls a loss that takes shares of the classes and gives a number for each image; checks what it returns."""
+
+    def __init__(self, name: str, per_image: Any, smoothing: float) -> None:  # noqa: ANN401 - what a part returned
+        """Take the function.
+
+        Args:
+            name: the value of trainer.loss.
+            per_image: called with logits and targets, float32, shape (N, classes); returns losses of shape (N,).
+            smoothing: trainer.label_smoothing.
 
         Raises:
-            ConfigError: the part can't be used, or returns nothing that can be called.
+            ConfigError: it can't be called.
         """
-        self._name = trainer.loss
-        self._smoothing = trainer.label_smoothing
-        self._per_image = call_part(LOSSES, trainer.loss, trainer.loss_arguments, _KEY)
-        if not callable(self._per_image):
-            raise self._wrong(f"returned a {type(self._per_image).__name__}; it must return a function")
+        self._name = name
+        self._smoothing = smoothing
+        self._per_image = per_image
+        if not callable(per_image):
+            raise self._wrong(f"returned a {type(per_image).__name__}; it must return a function")
 
     def __call__(self, logits: Tensor, targets: Tensor, weight: Tensor | None) -> Tensor:
         """The sum of the losses, each weighted by the shares of its image's classes; see :data:`SumOfLosses`.

@@ -172,7 +172,7 @@ def test_rectangles_are_checked(
         return
     (problem,) = problems
     assert found in problem.message
-    assert "but the model sees 16 × 24 (data.image_size)" in problem.message
+    assert "but the model sees 16 × 24 (data.eval_image_size)" in problem.message
     assert problem.hint == "end the list with {name: center_crop, size: [16, 24]}"
 
 

@@ -54,7 +54,8 @@ def test_cores_left_idle_by_the_environment(monkeypatch):
 
 
 def test_shared_memory(tmp_path, free):
-    data = SyntheticData.model_construct(batch_size=64, channels=3, bit_depth=8, image_size=224, resize="crop", fill=0)
+    sizes = {"image_size": 224, "eval_image_size": 160}
+    data = SyntheticData.model_construct(batch_size=64, channels=3, bit_depth=8, resize="crop", fill=0, **sizes)
     needed = 2 * 4 * 2 * 3 * 64 * 3 * 224 * 224
     free(needed)
     assert check_shm(data, load(2, 1, 4), tmp_path).mark == "ok"

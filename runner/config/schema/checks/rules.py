@@ -9,6 +9,7 @@ from typing import Any
 from runner.base.errors import Problem
 from runner.config.schema.checks.parts import LOSSES, TRANSFORMS, part_problems
 from runner.config.schema.model import WEIGHTS_FILE_SUFFIXES, WEIGHTS_OF, is_weights_file
+from runner.config.schema.trainer import LOSS_NAMES
 from runner.config.schema.transforms import FIXED_NAMES, NEEDS_COLOURS, RANDOM_NAMES
 
 
@@ -142,11 +143,16 @@ def _parts_are_installed(values: Values) -> Iterator[Problem]:
 
 def _the_loss_is_installed(values: Values) -> Iterator[Problem]:
     loss, arguments = values.text("trainer.loss"), values.get("trainer.loss_arguments")
-    if loss == "cross_entropy" and arguments:
-        yield values.problem("trainer.loss_arguments", "cross_entropy has none; choose a loss of your own, or use {}")
-    elif loss is not None and loss != "cross_entropy" and isinstance(arguments, Mapping):
+    if loss in LOSS_NAMES and arguments:
+        yield values.problem("trainer.loss_arguments", f"{loss} has none; choose a loss of your own, or use {{}}")
+    elif loss is not None and loss not in LOSS_NAMES and isinstance(arguments, Mapping):
         names = {"name_key": "trainer.loss", "arguments_key": "trainer.loss_arguments"}
         yield from part_problems(LOSSES, loss, arguments, **names)
+
+
+def _a_threshold_needs_binary_targets(values: Values) -> Iterator[Problem]:
+    if values.number("trainer.target_threshold") is not None and values.get("trainer.loss") != "binary_cross_entropy":
+        yield values.problem("trainer.target_threshold", "needs trainer.loss=binary_cross_entropy")
 
 
 def _normalize_comes_last(values: Values) -> Iterator[Problem]:
@@ -304,6 +310,7 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _evaluation_draws_nothing,
     _parts_are_installed,
     _the_loss_is_installed,
+    _a_threshold_needs_binary_targets,
     _normalize_comes_last,
     _normalize_fits_the_channels,
     _sixteen_bits_are_grey,
@@ -322,6 +329,7 @@ TRAINING_RULES = frozenset(
         _nesterov_needs_momentum,
         _groups_choose_in_one_way,
         _the_loss_is_installed,
+        _a_threshold_needs_binary_targets,
         _batchnorm_needs_two_images,
         _folder_has_a_place,
     }

@@ -49,6 +49,8 @@ CASES = [
     ({LOSS: "no_such_loss", "trainer.loss_arguments": {}}, LOSS),
     ({LOSS: "cross_entropy", "trainer.loss_arguments": {"gamma": 2}}, "trainer.loss_arguments"),
     ({LOSS: "cross_entropy", "trainer.loss_arguments": {}}, None),
+    ({LOSS: "cross_entropy", "trainer.target_threshold": 0.2}, "trainer.target_threshold"),
+    ({LOSS: "binary_cross_entropy", "trainer.target_threshold": 0.2}, None),
     ({EPOCHS: 5, FROZEN: 5, WEIGHTS: None, UNFREEZE: [{"after_epochs": 4, "pattern": "a"}]}, None),
     ({FROZEN: 2, UNFREEZE: [{"after_epochs": 1}, {"after_epochs": 2}]}, f"{UNFREEZE}.1.after_epochs"),
     ({FROZEN: "two", UNFREEZE: [{"after_epochs": 2}, {"after_epochs": "2"}]}, None),
