@@ -46,6 +46,7 @@ def test_assemble_is_the_only_importer_of_the_builders():
     assert {importer for importer, _ in importers - within} == {
         "runner.training.assemble",
         "runner.training.assemble_trained",
+        "runner.training.teacher",
     }
     assert {name for _, name in importers} >= BUILDERS
 

@@ -64,8 +64,11 @@ def preflight(
         world_size = plan.world_size if plan is not None else 1
         splits = open_splits(data, config.seed, global_batch_size=data.batch_size * world_size)
         model = config.model.model_copy(update={"weights": _full_path(config.model.weights)})
+        teacher = config.distill.run and str(typed_path(config.distill.run, "distill.run").absolute())
         if plan is not None:
-            resolved = config.model_copy(update={"data": data, "model": model, "output_dir": str(output_dir)})
+            distill = config.distill.model_copy(update={"run": teacher})
+            update = {"data": data, "model": model, "distill": distill, "output_dir": str(output_dir)}
+            resolved = config.model_copy(update=update)
             ready = Ready(config=resolved, splits=splits, plan=plan)
     except RunnerError as error:
         mistakes.append(error)
@@ -105,7 +108,9 @@ def _mistakes_of_metric(ready: Ready) -> list[RunnerError]:
 def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
     with gc_paused():
         from runner.model import check_model  # noqa: PLC0415 - torch only once the data is good
+        from runner.training.assemble import effective_data  # noqa: PLC0415 - as above
         from runner.training.model_check import check_trainable  # noqa: PLC0415 - as above
+        from runner.training.teacher import check_teacher  # noqa: PLC0415 - as above
 
     config = ready.config
     # Of a submitted run, the device is checked on the machines that train.
@@ -123,6 +128,11 @@ def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
         )
     except RunnerError as error:
         mistakes.append(error)
+    if config.distill.run is not None:
+        try:
+            check_teacher(config, effective_data(config, say=lambda _: None), ready.splits.classes)
+        except RunnerError as error:
+            mistakes.append(error)
     _raise_all(mistakes)
 
 

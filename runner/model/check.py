@@ -60,10 +60,8 @@ def check_model(
             module = build_architecture(config, num_classes, num_channels)
         else:
             module = without_values(config, num_classes, num_channels)
-        sizes = {eval_image_size: "data.eval_image_size", image_size: "data.image_size"}
-        for size, key in reversed(sizes.items()):
-            if size is not None:
-                _check_outputs(module, config, num_classes, (num_channels, *height_and_width(size)), key)
+        sizes = {"data.image_size": image_size, "data.eval_image_size": eval_image_size}
+        _check_sizes(module, config, num_classes, num_channels, sizes)
         if needs_head:
             head_of(module, config)
         if also is not None:
@@ -147,6 +145,21 @@ def without_values(config: ModelConfig, num_classes: int, num_channels: int = 3)
             raise InvalidModelError(
                 f"model.name = {config.name!r} can't be built for {num_classes} classes ({first_line(error)})"
             ) from error
+
+
+def _check_sizes(
+    module: nn.Module,
+    config: ModelConfig,
+    num_classes: int,
+    num_channels: int,
+    sizes: Mapping[str, int | tuple[int, int] | None],
+) -> None:
+    """Send images of the size of each key, in pixels, through the model; of equal sizes only the first."""
+    tried = set()
+    for key, size in sizes.items():
+        if size is not None and size not in tried:
+            _check_outputs(module, config, num_classes, (num_channels, *height_and_width(size)), key)
+        tried.add(size)
 
 
 def _check_outputs(

@@ -102,7 +102,7 @@ def evaluate_epoch(
     """
     progress, modules = state.progress, [state.model, *([state.ema.module] if state.ema is not None else [])]
     try:
-        raw, *averaged = [_evaluate(module, images, placement, writer, before_batch) for module in modules]
+        raw, *averaged = [evaluate_module(module, images, placement, writer, before_batch) for module in modules]
     except InvalidModelError as error:
         raise NonFiniteLossError(
             f"the validation loss became infinite or not a number after {state.place()} ({error}); try a lower "
@@ -119,13 +119,14 @@ def evaluate_epoch(
     )
 
 
-def _evaluate(
+def evaluate_module(
     module: nn.Module,
     images: TrainingImages,
     placement: Placement,
     writer: CheckpointWriter,
     before_batch: Callable[[], None],
 ) -> EvaluationResult:
+    """Evaluate a model on the validation split; see :func:`evaluate_epoch`."""
     if images.val_batches.is_about_to_start:
         # Its loader processes would inherit the files that are being written, and keep them open until the run ends.
         writer.wait()

@@ -6,7 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
+
+from torch import nn
 
 from runner.base.console import LOGGER
 from runner.base.errors import InvalidDatasetError, StoppedOnRequest
@@ -15,7 +18,7 @@ from runner.data.loader.batch import Batch
 from runner.dist.collectives import Vote
 from runner.run.checkpoint import Checkpoint, checkpoint_name
 from runner.run.checkpoint_writer import CheckpointWriter
-from runner.trainer.epoch_end import EpochResult, evaluate_epoch
+from runner.trainer.epoch_end import EpochResult, evaluate_epoch, evaluate_module
 from runner.trainer.meter import Totals
 from runner.trainer.metrics_log import Recorder, StepReport
 from runner.trainer.state import CHECKPOINT_FORMAT, Placement, TrainingState
@@ -64,6 +67,7 @@ class Trainer:
         placement: Placement,
         *,
         writer: CheckpointWriter,
+        teacher: nn.Module | None = None,
         recorder: Recorder | None = None,
         pruner: Callable[[int], str | None] | None = None,
     ) -> None:
@@ -75,6 +79,7 @@ class Trainer:
             images: the training and the validation split.
             placement: process group, device and number formats.
             writer: writes the checkpoints.
+            teacher: the model in distill.run, on the device.
             recorder: writes the metrics; only the main process has one.
             pruner: called with the number of finished epochs; returns why the training ends early, or None to continue.
         """
@@ -84,9 +89,10 @@ class Trainer:
         self.placement = placement
         self.writer = writer
         self.recorder = recorder
-        self.stepper = Stepper(config, state, images, placement)
+        self.stepper = Stepper(config, state, images, placement, teacher)
         self.pruned: str | None = None  # why the pruner ended the training early
         self._pruner = pruner
+        self._teacher = teacher
         self._vote = Vote(placement.dist)
         self._first_bad_step: int | None = None  # with an infinite loss in this process, as of its newest report
         self._saved_at = time.monotonic()
@@ -119,12 +125,20 @@ class Trainer:
             InvalidDatasetError: too many images, or all images of an epoch, can't be read.
         """
         progress = self.state.progress
+        if self._teacher is not None and progress.step == 0:
+            self._evaluate_teacher(self._teacher)
         self.state.meter.clock.start()
         batches = self.images.train_batches.stream(progress.epoch, progress.position, self.config.trainer.epochs)
         with closing(batches) as stream, closing(self.images.val_batches):
             while not self._is_finished() and not self._is_pruned():
                 self._train_epoch(stream)
                 self._end_epoch()
+
+    def _evaluate_teacher(self, teacher: nn.Module) -> None:
+        """Log how good the teacher is on the validation images, as the student sees them."""
+        poll = partial(self._poll_signals, may_save=False)
+        result = evaluate_module(teacher, self.images, self.placement, self.writer, poll)
+        LOGGER.info("teacher     val top-1 %.2f%%, loss %.4f", 100 * result.top1, result.loss)
 
     def _is_finished(self) -> bool:
         trainer, progress = self.config.trainer, self.state.progress

@@ -19,6 +19,7 @@ from runner.schedule import learning_rate
 from runner.trainer.activations import layers_with_statistics, statistics_kept
 from runner.trainer.bad_images import padded_batch
 from runner.trainer.freezing import learning_names, set_training_mode
+from runner.trainer.loss.distillation import Distillation
 from runner.trainer.loss.losses import build_loss
 from runner.trainer.loss.mixing import build_mixing
 from runner.trainer.state import Placement, TrainingState
@@ -28,7 +29,14 @@ from runner.trainer.training_images import TrainingImages
 class Stepper:
     """Takes the optimizer steps of a training, in one process."""
 
-    def __init__(self, config: Config, state: TrainingState, images: TrainingImages, placement: Placement) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: TrainingState,
+        images: TrainingImages,
+        placement: Placement,
+        teacher: nn.Module | None = None,
+    ) -> None:
         self.config = config
         self.state = state
         self.images = images
@@ -38,6 +46,7 @@ class Stepper:
         self._with_statistics = layers_with_statistics(state.model, config.model)
         self._mixing = build_mixing(config.trainer, len(images.classes))
         self._loss = build_loss(config.trainer)
+        self._distillation = Distillation(config.distill, teacher) if teacher is not None else None
         self._peak = peak_learning_rate(config.optimizer, placement.dist.world_size)
 
     def begin_epoch(self) -> None:
@@ -113,8 +122,11 @@ class Stepper:
                     mixed, targets = self._mixing(seen, labels)
                     seen = mixed.contiguous(memory_format=memory_format)
                 logits = self.replica(seen)
-            logits = logits.float()[: len(labels)]
-            loss = self._loss(logits, targets, self.images.weighting.per_class)
+                scores = self._distillation.scores(seen) if self._distillation is not None else None
+            logits, per_class = logits.float()[: len(labels)], self.images.weighting.per_class
+            loss = self._loss(logits, targets, per_class)
+            if self._distillation is not None and scores is not None:
+                loss = self._distillation(loss, logits, scores.float()[: len(labels)], targets, per_class)
             with statistics_kept(self._with_statistics):
                 state.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         state.meter.add(loss.detach(), logits.detach(), labels, state.progress.step + 1)

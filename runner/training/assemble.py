@@ -1,4 +1,4 @@
-"""Builds the parts of a training: the only importer of the builders, with `runner.training.assemble_trained`."""
+"""Builds the parts of a training; only `assemble_trained` and `teacher` beside it import the builders too."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ from runner.trainer.metrics_log import Recorder
 from runner.trainer.state import MovingAverage, Placement, TrainingState
 from runner.trainer.training_images import TrainingImages, Weighting
 from runner.training.parameter_groups import log_groups, parameter_groups
+from runner.training.teacher import build_teacher
 
 _NUM_LOADED_AT_ONCE = 256
 
@@ -110,7 +111,10 @@ def assemble(
         head=head_of(model, config.model) if config.trainer.freeze_backbone_epochs else None,
         ema=MovingAverage(model, config.trainer.ema_decay) if config.trainer.ema_decay is not None else None,
     )
-    trainer = Trainer(config, state, images, placement, writer=writer, recorder=recorder, pruner=pruner)
+    teacher = build_teacher(config, dist, memory_format)
+    trainer = Trainer(
+        config, state, images, placement, writer=writer, teacher=teacher, recorder=recorder, pruner=pruner
+    )
     test = evaluation_split(data, "data.test", splits.test, dist) if splits.test is not None else None
     return Assembled(trainer=trainer, data=data, test=test)
 
@@ -131,16 +135,21 @@ def _placed(module: nn.Module, config: Config, dist: DistContext, memory_format:
     return model
 
 
-def effective_data(config: Config) -> DataConfig:
-    """The data config with a normalisation, and with the preprocessing that pretrained weights bring along, if any."""
+def effective_data(config: Config, *, say: Callable[[str], object] = LOGGER.info) -> DataConfig:
+    """The data config with a normalisation, and with the preprocessing that pretrained weights bring along, if any.
+
+    Args:
+        config: complete and checked.
+        say: called with sentences on what the weights bring along.
+    """
     data, preprocessing = config.data, weights_preprocessing(config.model)
     if preprocessing is not None and not data.follow_weights:
-        LOGGER.info("preprocessing is that of data, not that of the weights (data.follow_weights=false)")
+        say("preprocessing is that of data, not that of the weights (data.follow_weights=false)")
     elif preprocessing is not None:
         data = follow_weights(data, **vars(preprocessing))
-        LOGGER.info("preprocessing follows the weights: %s", preprocessing)
+        say(f"preprocessing follows the weights: {preprocessing}")
         if data.channels != len(preprocessing.mean):
-            LOGGER.info("but mean and std are those of data.normalize, as data.channels = %d", data.channels)
+            say(f"but mean and std are those of data.normalize, as data.channels = {data.channels}")
     return with_normalize(data)
 
 

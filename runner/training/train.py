@@ -32,6 +32,7 @@ from runner.training.attempt import Attempt, Hooks
 from runner.training.device_errors import BEFORE_THE_FIRST_BATCH, batch_size_advice, named_device_errors
 from runner.training.resume import find_checkpoint, resumed_precision, rewind_folder
 from runner.training.run_record import data_summary, log_end, log_start, package_best, recorded_end, write_start
+from runner.training.teacher import recorded_teacher
 
 _NUM_SHOWN_IMAGES = 32  # augmented training images in TensorBoard
 
@@ -117,6 +118,7 @@ def _set_up(
     store = CheckpointStore(folder.checkpoints, config.trainer.keep)
     checkpoint = find_checkpoint(splits, content, store, dist=dist, attempt=attempt)
     precision = resumed_precision(config, dist, checkpoint)
+    teacher = recorded_teacher(config, folder) if dist.is_main else None
     recorder = None
     if dist.is_main:
         num_classes = len(splits.classes)
@@ -143,7 +145,7 @@ def _set_up(
     if dist.is_main:
         if attempt.is_resumed:
             rewind_folder(folder, config, store, checkpoint, attempt)
-        folder.update(data=data_summary(splits, content))
+        folder.update(data=data_summary(splits, content), teacher=teacher)
     return assembled
 
 

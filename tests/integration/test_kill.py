@@ -269,6 +269,12 @@ def test_rates_by_layer_and_unfreezing_in_stages_go_on_after_a_kill(photos, tmp_
     assert whole.said.count("head, layer 7") == 2, "with weight decay and without, told by one process only"
 
 
+def test_a_student_goes_on_after_a_kill(photos, tmp_path):
+    teacher = Attempt.start([*command(photos, 1, 0), "trainer.epochs=1"], tmp_path / "teacher")
+    assert teacher.ends_well(), teacher.said
+    ends_the_same_after_a_kill([*command(photos, 2, 0), f"distill.run={teacher.run_dir}"], tmp_path)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

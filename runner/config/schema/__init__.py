@@ -12,6 +12,7 @@ from runner.base.safe_text import mask_credentials_in
 from runner.config.schema.base import AS_TYPED, NONE, PLACE, START, TRAINING, ConfigSection, LocalPath
 from runner.config.schema.data import DataConfig
 from runner.config.schema.dist import DistConfig
+from runner.config.schema.distill import DistillConfig
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.optimizer import OptimizerConfig
 from runner.config.schema.schedule import ScheduleConfig
@@ -40,6 +41,8 @@ class Config(ConfigSection):
     """How the learning rate changes over time."""
     trainer: TrainerConfig
     """How long, how precisely and on what to train, and what to keep."""
+    distill: DistillConfig
+    """A trained model to learn from."""
     dist: DistConfig
     """How many processes on how many machines."""
     sweep: Annotated[SweepConfig, NONE]

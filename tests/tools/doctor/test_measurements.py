@@ -226,7 +226,7 @@ def test_a_driver_that_does_not_answer_is_unknown(monkeypatch):
 @pytest.mark.parametrize(("side", "is_kept"), [(32, True), (4096, False)])
 def test_a_trial_keeps_images_only_where_the_whole_run_does(bench, monkeypatch, side, is_kept):
     # 21 images of 4096 px take more than 256 MiB, the few of a trial less.
-    data = bench.config.data.model_copy(update={"image_size": side})
+    data = bench.config.data.model_copy(update={"image_size": side, "eval_image_size": side})
     bench = dataclasses.replace(bench, config=bench.config.model_copy(update={"data": data}))
     assert len(bench.splits.val) * 4096**2 * 3 > 2**28 > 4096**2 * 3
     decided = []
