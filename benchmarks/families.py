@@ -70,10 +70,12 @@ def outcomes(name: str, size: int, folder: Path) -> dict[str, Any]:
         found["run"] = trained("whole")
         return True
 
-    def resumed() -> bool:
-        stopped = trained("stopped", "trainer.max_steps=2")
-        resume.run([f"run={stopped}", "trainer.max_steps=null"])
-        return same(_last(found["run"]), _last(stopped))
+    def resumed() -> bool | str:
+        if _resumes_the_same(trained, found["run"], "stopped"):
+            return True
+        # Some of torch's operations add in the order in which threads arrive, unless they are told not to.
+        fixed = "trainer.deterministic=true"
+        return _resumes_the_same(trained, trained("fixed", fixed), "fixed_stopped", fixed) and f"with {fixed}"
 
     def reloaded() -> bool:
         module = runner.load_model(found["run"]).module
@@ -89,7 +91,14 @@ def outcomes(name: str, size: int, folder: Path) -> dict[str, Any]:
     return {"image_size": size, **done, "seconds": round(time.perf_counter() - started, 1)}
 
 
-def _tried(step: Callable[[], bool]) -> bool | str:
+def _resumes_the_same(trained: Callable[..., Path], whole: Path, place: str, *more: str) -> bool:
+    """Whether a run that is stopped after two steps and resumed has the weights of one that is not."""
+    stopped = trained(place, "trainer.max_steps=2", *more)
+    resume.run([f"run={stopped}", "trainer.max_steps=null"])
+    return same(_last(whole), _last(stopped))
+
+
+def _tried(step: Callable[[], bool | str]) -> bool | str:
     try:
         return step()
     except (RunnerError, KeyError) as error:
@@ -137,14 +146,21 @@ def main() -> None:
         lines = done.stdout.splitlines() or [""]
         found[name] = json.loads(lines[-1]) if done.returncode == 0 else {"failed": done.stderr[-500:]}
         print(name, found[name], flush=True)
-    if not (options.small or options.names):
-        record: dict[str, Any] = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": side_by_side.machine(),
-        }
-        record |= {"timm": importlib.metadata.version("timm"), "architectures": found}
-        side_by_side.RESULTS.mkdir(exist_ok=True)
-        (side_by_side.RESULTS / "families.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    if not options.small:
+        _record(found)
+
+
+def _record(found: dict[str, Any]) -> None:
+    """Record outcomes; of architectures that were recorded before, the newer ones."""
+    file = side_by_side.RESULTS / "families.json"
+    before = json.loads(file.read_text())["architectures"] if file.exists() else {}
+    record: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": side_by_side.machine(),
+    }
+    record |= {"timm": importlib.metadata.version("timm"), "architectures": before | found}
+    side_by_side.RESULTS.mkdir(exist_ok=True)
+    file.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
