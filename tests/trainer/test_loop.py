@@ -37,7 +37,7 @@ def test_the_most_urgent_wins() -> None:
 
 def test_a_trainer_is_made_of_a_handful_of_parts():
     parts = list(inspect.signature(Trainer).parameters)
-    assert parts == ["config", "state", "images", "placement", "writer", "recorder", "pruner"]
+    assert parts == ["config", "state", "images", "placement", "writer", "teacher", "recorder", "pruner"]
 
 
 def test_nothing_outside_writes_into_a_trainer():
