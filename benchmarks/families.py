@@ -144,10 +144,14 @@ def main() -> None:
         command = [sys.executable, __file__, "--one", name]
         done = subprocess.run(command, env=side_by_side.environment(), capture_output=True, text=True, check=False)
         lines = done.stdout.splitlines() or [""]
-        found[name] = json.loads(lines[-1]) if done.returncode == 0 else {"failed": done.stderr[-500:]}
+        found[name] = json.loads(lines[-1]) if done.returncode == 0 else {"failed": _why(done)}
         print(name, found[name], flush=True)
     if not options.small:
         _record(found)
+
+
+def _why(done: subprocess.CompletedProcess[str]) -> str:
+    return f"crashed by signal {-done.returncode}" if done.returncode < 0 else done.stderr[-500:]
 
 
 def _record(found: dict[str, Any]) -> None:

@@ -259,7 +259,10 @@ def _families(results: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     steps = ("train", "resumed", "reloaded", "exported")
     yield "## families\n"
     yield "Architectures, timm's where nothing else is said: trained 3 steps; stopped after 2, resumed to the same"
-    yield "bits; packaged and loaded with the logits of the library's own builder; exported to ONNX."
+    yield "bits; packaged and loaded with the logits of the library's own builder; exported to ONNX. Of mvitv2_tiny and"
+    yield "tiny_vit_5m_224 a first try had other bits after the resume, and so may two runs that nothing stops: some of"
+    yield "torch's operations add in the order in which threads arrive, unless trainer.deterministic=true. FastViT's"
+    yield "backward pass in channels_last crashes in torch 2.15 on a CPU, in a script without this runner too."
     yield f"{result['date'][:10]}, timm {result['timm']}.\n"
     yield from _table(
         ("architecture", "px", "trained", "resumed", "reloaded", "exported"),

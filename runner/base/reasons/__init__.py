@@ -7,6 +7,7 @@ import os
 import re
 import socket
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _REASONS = {
     errno.ENOENT: "there is no such file or folder",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
@@ -57,6 +58,6 @@ def reason_of(error: BaseException) -> str:
 
 def first_line(error: BaseException, most: int = 300) -> str:
     """What a library said, short enough for parentheses at the end of a sentence of ours."""
-    lines = (line.strip() for line in str(error).splitlines())
+    lines = (_COLOURS.sub("", line).strip() for line in str(error).splitlines())
     text = next((line for line in lines if line), type(error).__name__).rstrip(".")
     return text if len(text) <= most else f"{text[: most - 1]}…"

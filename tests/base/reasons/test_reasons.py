@@ -58,5 +58,6 @@ def test_a_path_is_named_once(tmp_path: Path) -> None:
 
 def test_the_first_line_of_a_long_message() -> None:
     assert first_line(RuntimeError("\n  one.\ntwo")) == "one"
+    assert first_line(RuntimeError("\x1b[96mone\x1b[0m, as torch colours it")) == "one, as torch colours it"
     assert len(first_line(RuntimeError("x" * 5000))) == 300
     assert first_line(RuntimeError()) == "RuntimeError"
