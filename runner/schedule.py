@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from typing import assert_never
 
-from runner.config.schema.schedule import ConstantConfig, CosineConfig, PolyConfig, ScheduleConfig, StepConfig
+import numpy as np
+
+from runner.config.schema.schedule import (
+    ConstantConfig,
+    CosineConfig,
+    PiecewiseConfig,
+    PolyConfig,
+    ScheduleConfig,
+    StepConfig,
+)
 
 
 def learning_rate(config: ScheduleConfig, *, peak: float, epoch: float, epochs: int) -> float:
@@ -35,6 +44,9 @@ def learning_rate(config: ScheduleConfig, *, peak: float, epoch: float, epochs: 
             return config.end_lr + (peak - config.end_lr) * 0.5 * (1 + math.cos(math.pi * progress))
         case StepConfig():
             return float(peak * config.gamma ** math.floor(moment / config.step_epochs))
+        case PiecewiseConfig():
+            epochs_of_points, factors = zip(*config.points, strict=True)
+            return peak * float(np.interp(moment, epochs_of_points, factors))
         case ConstantConfig():
             return peak
         case _:

@@ -1,8 +1,9 @@
 import math
 
 import pytest
+import torch
 
-from runner.config.schema.schedule import ConstantConfig, CosineConfig, PolyConfig, StepConfig
+from runner.config.schema.schedule import ConstantConfig, CosineConfig, PiecewiseConfig, PolyConfig, StepConfig
 from runner.schedule import learning_rate
 
 
@@ -58,3 +59,30 @@ def test_interval_epoch_holds_the_rate_within_an_epoch():
 
 def test_the_rate_never_goes_below_the_end_when_training_runs_over():
     assert learning_rate(poly(interval="step"), peak=1.0, epoch=6, epochs=5) == pytest.approx(1e-7)
+
+
+def test_one_cycle_is_torchs():
+    steps = 40
+    points = ((0, 1 / 25), (1.2, 1), (4, 1e-4))
+    config = PiecewiseConfig(name="piecewise", points=points, warmup_epochs=0, start_lr=0, interval="step")
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 2.0, total_steps=steps + 1, pct_start=13 / 41, anneal_strategy="linear", final_div_factor=400
+    )
+    for step in range(steps):
+        found = learning_rate(config, peak=2.0, epoch=step / 10, epochs=4)
+        assert found == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-3), step
+        optimizer.step()
+        cycle.step()
+
+
+def test_the_rate_stays_before_the_first_point_and_after_the_last():
+    points = ((1, 0.5), (2, 1), (3, 0.1))
+    config = PiecewiseConfig(name="piecewise", points=points, warmup_epochs=0, start_lr=0, interval="step")
+    rates = [learning_rate(config, peak=2.0, epoch=epoch, epochs=4) for epoch in (0, 1, 1.5, 2, 2.5, 3, 3.9)]
+    assert rates == pytest.approx([1, 1, 1.5, 2, 1.1, 0.2, 0.2])
+
+
+def test_points_in_another_order_are_refused():
+    with pytest.raises(ValueError, match="the epochs of the points must ascend"):
+        PiecewiseConfig(name="piecewise", points=((2, 1), (1, 0)), warmup_epochs=0, start_lr=0, interval="step")

@@ -115,13 +115,15 @@ def _check_machine_and_model(ready: Ready, *, has_to_be_here: bool) -> None:
     config = ready.config
     # Of a submitted run, the device is checked on the machines that train.
     mistakes = _mistakes_of_machine(config, ready.plan) if ready.plan.mode != "submitted" else []
+    growing = enumerate(config.data.progressive_resizing)
+    early_sizes = {f"data.progressive_resizing.{number}.image_size": entry.image_size for number, entry in growing}
     try:
         check_model(
             config.model,
             len(ready.splits.classes),
             num_channels=config.data.channels,
             image_size=config.data.image_size,
-            eval_image_size=config.data.eval_image_size,
+            other_sizes={"data.eval_image_size": config.data.eval_image_size, **early_sizes},
             needs_head=config.trainer.freeze_backbone_epochs > 0,
             has_to_be_here=has_to_be_here,
             also=partial(check_trainable, config),

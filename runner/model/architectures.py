@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 from torchvision import models
 
 from runner.base.errors import InvalidModelError
@@ -51,6 +53,8 @@ def build_architecture(config: ModelConfig, num_classes: int, num_channels: int 
             module = models.get_model(config.name, weights=None, num_classes=num_classes, zero_init_residual=zero_init)
             if config.stem == "small":
                 use_small_stem(module)
+            if config.blur_pool:
+                blur_before_strides(module)
             adapt_first_layer(module, num_channels, _shown(config))
         case DenseNetConfig():
             efficient = config.memory_efficient
@@ -68,7 +72,17 @@ def build_architecture(config: ModelConfig, num_classes: int, num_channels: int 
             module = build_custom_model(config, num_classes, num_channels)
         case _:
             assert_never(config)
+    if config.average_flips:
+        module.register_forward_hook(_average_flips)
     return module
+
+
+def _average_flips(module: nn.Module, images: tuple[Tensor], scores: Tensor) -> Tensor:
+    """The mean of the scores of images and of their mirror images, unless a part of the model is being trained."""
+    if any(layer.training for layer in module.modules()):
+        return scores
+    mirrored: Tensor = module.forward(images[0].flip(-1))
+    return (scores + mirrored) / 2
 
 
 def _shown(config: ModelConfig) -> str:
@@ -149,6 +163,41 @@ def use_small_stem(module: nn.Module) -> None:
             module.features.add_module("pool0", nn.Identity())
         case _:
             raise TypeError(f"a small stem is implemented for ResNet and DenseNet, not for {type(module).__name__}")
+
+
+class BlurredConv2d(nn.Conv2d):
+    """A convolution of its input after a blur by [1, 2, 1] ⊗ [1, 2, 1] / 16 (zero padding)."""
+
+    blur: Tensor
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        """Take over the weights of a convolution, under the same names."""
+        super().__init__(
+            convolution.in_channels,
+            convolution.out_channels,
+            convolution.kernel_size,  # type: ignore[arg-type]
+            convolution.stride,  # type: ignore[arg-type]
+            convolution.padding,  # type: ignore[arg-type]
+            convolution.dilation,  # type: ignore[arg-type]
+            convolution.groups,
+            bias=convolution.bias is not None,
+            device="meta",
+        )
+        self.weight, self.bias = convolution.weight, convolution.bias
+        row = torch.tensor([1.0, 2.0, 1.0], device=self.weight.device) / 4
+        self.register_buffer("blur", torch.outer(row, row).repeat(self.in_channels, 1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, channels, height, width) → as :class:`torch.nn.Conv2d`."""
+        blurred = functional.conv2d(images, self.blur.to(images.dtype), padding=1, groups=self.in_channels)
+        return super().forward(blurred)
+
+
+def blur_before_strides(resnet: nn.Module) -> None:
+    """Blur the input of each convolution of stride 2 behind the stem, in place; no state-dict key changes."""
+    for name, layer in list(resnet.named_modules()):
+        if isinstance(layer, nn.Conv2d) and max(layer.stride) > 1 and name != "conv1":
+            resnet.set_submodule(name, BlurredConv2d(layer))
 
 
 def stem_name(config: ModelConfig) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def check_model(
     *,
     num_channels: int = 3,
     image_size: int | tuple[int, int] | None = None,
-    eval_image_size: int | tuple[int, int] | None = None,
+    other_sizes: Mapping[str, int | tuple[int, int]] = MappingProxyType({}),
     needs_head: bool = False,
     has_to_be_here: bool = False,
     also: Callable[[nn.Module], object] | None = None,
@@ -45,7 +46,7 @@ def check_model(
         num_classes: number of classes of the data.
         num_channels: of the images.
         image_size: of the training images in pixels; if given, two images are sent through the model.
-        eval_image_size: the same of the images of evaluation.
+        other_sizes: the same for other images, by the key that says it.
         needs_head: whether the model must have an unambiguous head, as trainer.freeze_backbone_epochs needs it.
         has_to_be_here: whether weights that would have to be downloaded are an error.
         also: called with the module, whose parameters may have no values; raises what else is wrong with it.
@@ -60,7 +61,7 @@ def check_model(
             module = build_architecture(config, num_classes, num_channels)
         else:
             module = without_values(config, num_classes, num_channels)
-        sizes = {"data.image_size": image_size, "data.eval_image_size": eval_image_size}
+        sizes = {"data.image_size": image_size, **other_sizes}
         _check_sizes(module, config, num_classes, num_channels, sizes)
         if needs_head:
             head_of(module, config)

@@ -57,7 +57,7 @@ def describe(source: Source, name: str) -> Architecture:
         case "torchvision":
             offered = [one for one in models.get_model_weights(name) if one.meta["categories"]]
             config: ModelConfig = TorchvisionConfig(
-                family="torchvision", name=name, weights=None, checkpoint_activations=False
+                family="torchvision", name=name, weights=None, average_flips=False, checkpoint_activations=False
             )
             size = torchvision_preprocessing(offered[0]).crop_size if offered else None
             weights = tuple(one.name for one in offered)
@@ -67,6 +67,7 @@ def describe(source: Source, name: str) -> Architecture:
                 family="timm",
                 name=name,
                 weights=None,
+                average_flips=False,
                 checkpoint_activations=False,
                 drop_rate=None,
                 drop_path_rate=None,

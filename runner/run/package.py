@@ -99,7 +99,10 @@ class ModelCard(ConfigSection):
     @classmethod
     def _with_newer_keys(cls, architecture: object) -> object:
         """Packages from before a key have the value that does what was done then."""
-        return {"checkpoint_activations": False, **architecture} if isinstance(architecture, dict) else architecture
+        if not isinstance(architecture, dict):
+            return architecture
+        of_family = {"blur_pool": False} if architecture.get("family") == "resnet" else {}
+        return {"checkpoint_activations": False, "average_flips": False, **of_family, **architecture}
 
     @field_validator("best")
     @classmethod

@@ -26,6 +26,7 @@ from runner.data.images.batched import BatchedTransforms, split_transforms
 from runner.data.images.stored import InputFormat
 from runner.data.images.transforms import (
     Normalizer,
+    early_transforms,
     eval_transform,
     follow_weights,
     pipeline_of,
@@ -247,6 +248,8 @@ def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: 
         pin_memory=dist.device.type == "cuda",
         skips_bad=data.on_bad_image == "skip",
         draws_balanced=data.balance == "sampler",
+        repeats=data.repeats,
+        early=early_transforms(data),
     )
     if data.cache != "device":
         return batches

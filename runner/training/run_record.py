@@ -205,6 +205,8 @@ def _stages(trainer: TrainerConfig) -> str:
 def _described(data: DataConfig) -> str:
     """The images that the model sees."""
     size = f"{_in_pixels(data.image_size)} px"
+    for entry in reversed(data.progressive_resizing):
+        size = f"{_in_pixels(entry.image_size)} px for {_epochs(entry.epochs)}, then {size}"
     if data.eval_image_size != data.image_size:
         size += f", {_in_pixels(data.eval_image_size)} px at evaluation"
     channels = "" if data.channels == 3 else f", {data.channels} channel{'' if data.channels == 1 else 's'}"

@@ -22,6 +22,7 @@ NEEDED = {
     "model=torchvision": ("model.name=efficientnet_b0",),
     "model=timm": ("model.name=convnext_tiny",),
     "model=custom": ("model.name=mine",),
+    "schedule=piecewise": ("schedule.points=[[0, 1], [5, 0]]",),
     "data=folder": ("data.root=photos",),
     "data=csv": ("data.train=train.csv",),
 }
@@ -40,7 +41,8 @@ def selections(folder: Path) -> list[tuple[str, ...]]:
             continue
         choice = f"{group}={path.stem}"
         # Experiments may build on a folder of the user's.
-        is_on_a_folder = group == "experiment" and "/data: folder" in path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        is_on_a_folder = group == "experiment" and ("/data: folder" in text or "- imagenet_" in text)
         needed = ("data.root=photos",) if is_on_a_folder else NEEDED.get(choice, ())
         chosen.append((choice, *needed))
     return chosen

@@ -294,6 +294,14 @@ def test_other_optimizers_go_on_after_a_kill(photos, tmp_path, settings):
     ends_the_same_after_a_kill([*command(photos, 1, 0), *settings], tmp_path)
 
 
+def test_growing_and_repeated_images_go_on_after_a_kill(photos, tmp_path):
+    growing = "data.progressive_resizing=[{epochs: 1, image_size: 48}, {epochs: 1, image_size: 56}]"
+    points = 'schedule.points=[[0, 0.1], [1.5, 1], ["${trainer.epochs}", 0]]'
+    settings = (growing, "data.repeats=3", "schedule=piecewise", points, "model.average_flips=true")
+    whole = ends_the_same_after_a_kill([*command(photos, 2, 0), *settings], tmp_path)
+    assert "48 px for 1 epoch, then 56 px for 1 epoch, then 64 px" in whole.said
+
+
 def ends_the_same_after_a_kill(argv: list[str], tmp_path: Path) -> Attempt:
     """The unkilled run, whose bits and records the killed and resumed one is found to have."""
     whole = Attempt.start(argv, tmp_path / "whole")

@@ -11,7 +11,7 @@ from torch import nn
 from runner.config.schema.model import CustomConfig, DenseNetConfig, ResNetConfig, TimmConfig, TorchvisionConfig
 from tests.made_package import make_package
 
-PLAIN: dict[str, Any] = {"checkpoint_activations": False}
+PLAIN: dict[str, Any] = {"average_flips": False, "checkpoint_activations": False}
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,8 @@ def seeded() -> None:
 @pytest.fixture
 def resnet() -> Callable[..., ResNetConfig]:
     def make(**changes: Any) -> ResNetConfig:
-        values = {"name": "resnet18", "weights": None, "stem": "imagenet", "zero_init_residual": False}
+        values = {"name": "resnet18", "weights": None, "stem": "imagenet"}
+        values |= {"zero_init_residual": False, "blur_pool": False}
         return ResNetConfig(family="resnet", **{**PLAIN, **values, **changes})
 
     return make

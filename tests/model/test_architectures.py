@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import copy
 from typing import get_args
 
 import pytest
 import torch
+from torch.nn import functional
 from torchvision import models
 
 from runner.base.errors import InvalidModelError
 from runner.config.schema.model import DenseNetName, ResNetName
 from runner.model import build_architecture
+from runner.model.architectures import BlurredConv2d
 
 
 @pytest.mark.parametrize("name", get_args(ResNetName))
@@ -116,3 +119,33 @@ def test_any_classifier_of_torchvision_by_name(torchvision_model):
 def test_unknown_names_are_refused(torchvision_model):
     with pytest.raises(InvalidModelError, match=r"did you mean mobilenet_v3_small,"):
         build_architecture(torchvision_model("mobilnet_v3_smal"), 3)
+
+
+def test_scores_of_mirror_images_are_averaged_at_evaluation_only(resnet):
+    module = build_architecture(resnet(average_flips=True), 3)
+    plain = build_architecture(resnet(), 3)
+    plain.load_state_dict(module.state_dict())
+    images = torch.rand(2, 3, 64, 64)
+    assert torch.equal(module(images), plain(images))
+    module.eval(), plain.eval()
+    expected = (plain(images) + plain(images.flip(3))) / 2
+    assert torch.equal(module(images), expected)
+    torch.testing.assert_close(module(images.flip(3)), expected)
+    assert torch.equal(copy.deepcopy(module)(images), expected)
+    module.fc.train()  # with a frozen backbone
+    assert torch.equal(module(images), plain(images))
+
+
+def test_blurred_convolutions_keep_torchvisions_weights(resnet):
+    plain = build_architecture(resnet(name="resnet50"), 3).eval()
+    blurred = build_architecture(resnet(name="resnet50", blur_pool=True), 3).eval()
+    blurred.load_state_dict(plain.state_dict())
+    assert sum(isinstance(layer, BlurredConv2d) for layer in blurred.modules()) == 6, "3 stages, branch and shortcut"
+    images = torch.rand(2, 128, 8, 8)
+    row = torch.tensor([1.0, 2.0, 1.0])
+    kernel = (row[:, None] * row / 16).expand(128, 1, 3, 3)
+    smooth = functional.conv2d(images, kernel, padding=1, groups=128)
+    strided = plain.layer2[0].conv2
+    torch.testing.assert_close(blurred.layer2[0].conv2(images), strided(smooth))
+    assert blurred.layer2[0].conv2.weight.requires_grad
+    assert blurred.bfloat16().layer2[0].conv2(images.bfloat16()).dtype == torch.bfloat16

@@ -277,7 +277,11 @@ def test_numbers_of_another_kind_do_not_fit(tmp_path):
     state = models.shufflenet_v2_x0_5(num_classes=3).state_dict()
     path = write(tmp_path / "w.pth", {**state, "fc.bias": torch.zeros(3, dtype=torch.int64)})
     config = TorchvisionConfig(
-        family="torchvision", name="shufflenet_v2_x0_5", weights=str(path), checkpoint_activations=False
+        family="torchvision",
+        name="shufflenet_v2_x0_5",
+        weights=str(path),
+        average_flips=False,
+        checkpoint_activations=False,
     )
     with pytest.raises(InvalidModelError, match=r"fc\.bias is int64, must be float32"):
         build_model(config, 3)

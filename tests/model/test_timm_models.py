@@ -27,7 +27,7 @@ from runner.model.timm_models import check_timm_name
 
 def config(name: str = "test_vit", **changes) -> TimmConfig:
     keys = ("weights", "drop_rate", "drop_path_rate", "global_pool", "img_size")
-    values = {**dict.fromkeys(keys), "checkpoint_activations": False, **changes}
+    values = {**dict.fromkeys(keys), "average_flips": False, "checkpoint_activations": False, **changes}
     return TimmConfig(family="timm", name=name, **values)
 
 

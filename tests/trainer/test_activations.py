@@ -94,7 +94,7 @@ def test_a_copy_calls_its_own_blocks():
 
 @pytest.mark.parametrize("name", models.list_models(module=models))
 def test_all_of_torchvision_with_repeated_blocks_can_do_it(name):
-    told = {"name": name, "weights": None, "checkpoint_activations": True}
+    told = {"name": name, "weights": None, "average_flips": False, "checkpoint_activations": True}
     module = without_values(TorchvisionConfig(family="torchvision", **told), 3)
     if name.startswith(WITHOUT):
         with pytest.raises(InvalidModelError, match=r"model\.checkpoint_activations = true: .* has no blocks"):

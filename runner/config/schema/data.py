@@ -44,6 +44,15 @@ MOST_PIXELS = 178_956_970
 FingerprintExtent = Literal["names", "sampled", "full"]
 
 
+class SmallerImages(ConfigSection):
+    """An entry of `data.progressive_resizing`."""
+
+    epochs: Annotated[int, Field(ge=1)]
+    """How many epochs have this size."""
+    image_size: ImageSize
+    """In pixels, at most data.image_size: the side of a square, or [height, width]."""
+
+
 class _Data(ConfigSection):
     root: Annotated[LocalPath | None, IMAGES, AS_TYPED]
     """Folder of the data set; null where the source has a folder of its own (the cache folder)."""
@@ -101,8 +110,15 @@ class _Data(ConfigSection):
     bit_depth: Annotated[Literal[8, 16], PREPROCESSING]
     """Bits of a decoded pixel value. With 16, which takes data.channels=1, 16-bit grey files keep their depth; with 8
     they are scaled to 0 … 255."""
+    repeats: Annotated[int, Field(ge=1, le=16), TRAINING]
+    """How often an image comes in an epoch that it comes in at all, each time augmented anew, data.batch_size images
+    apart, which is on another process, or in another of the accumulate_steps; an epoch has as many images as ever, and
+    so a share of 1 / repeats of all (repeated augmentation, Hoffer et al. 2020, arXiv:1901.09335; usually 3)."""
     image_size: Annotated[ImageSize, PREPROCESSING]
     """Size in pixels of the images that the model sees in training: the side of a square, or [height, width]."""
+    progressive_resizing: Annotated[tuple[SmallerImages, ...], TRAINING]
+    """Smaller images at the start of the training, one entry after the other (progressive resizing, Howard 2018): each
+    size within data.train_transforms is scaled as entry.image_size is to data.image_size."""
     eval_image_size: Annotated[ImageSize, PREPROCESSING]
     """The same at evaluation and afterwards, by default that of training. After random crops, which enlarge what they
     show, a larger size here raises the accuracy (Touvron et al. 2019, arXiv:1906.06423)."""

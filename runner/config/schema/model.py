@@ -53,6 +53,9 @@ class _Model(ConfigSection):
     """Where training starts: null (from scratch), one of torchvision's weights names (IMAGENET1K_V1, DEFAULT or
     ResNet18_Weights.IMAGENET1K_V1), with model=timm `pretrained`, or a local .safetensors, .pth or .pt file. A
     pretrained head is replaced."""
+    average_flips: bool
+    """At evaluation and afterwards, give the mean of the scores of each image and of its mirror image: twice the time,
+    often a little more accurate. Not for images with letters or sides."""
     checkpoint_activations: Annotated[bool, LAST_BITS]
     """Compute the activations within blocks again in the backward pass instead of keeping them: less memory, about a
     third more time (Chen et al. 2016)."""
@@ -69,6 +72,9 @@ class ResNetConfig(_Model):
     """First layers: imagenet (7×7 stride 2, max-pool) or small (3×3 stride 1, no max-pool; for images ≤ 64 px)."""
     zero_init_residual: bool
     """Start each residual branch at zero (Goyal et al. 2017); only acts on what starts from scratch."""
+    blur_pool: bool
+    """Blur before each convolution of stride 2, so that a shifted image gives similar scores (BlurPool, Zhang 2019,
+    arXiv:1904.11486)."""
 
 
 class DenseNetConfig(_Model):

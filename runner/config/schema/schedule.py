@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from runner.config.schema.base import ConfigSection
+
+Point = tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]]
 
 
 class _Schedule(ConfigSection):
@@ -49,6 +52,23 @@ class StepConfig(_Schedule):
     """Factor of each drop."""
 
 
+def _ascending(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    epochs = [epoch for epoch, _ in points]
+    if any(later <= earlier for earlier, later in pairwise(epochs)):
+        raise ValueError(f"the epochs of the points must ascend, got {epochs}")
+    return points
+
+
+class PiecewiseConfig(_Schedule):
+    """After warm-up: straight lines between points. One-cycle (Smith 2018) has three; a level end is a cool-down."""
+
+    name: Literal["piecewise"]
+    """Which schedule; set by the option of the group."""
+    points: Annotated[tuple[Point, ...], Field(min_length=1), AfterValidator(_ascending)]
+    """[epoch, factor] each, in ascending order of the epochs: at that moment, counted from the start of training, the
+    rate is factor × peak. Before the first point and after the last one the factor stays."""
+
+
 class ConstantConfig(_Schedule):
     """After warm-up: the peak."""
 
@@ -56,4 +76,6 @@ class ConstantConfig(_Schedule):
     """Which schedule; set by the option of the group."""
 
 
-ScheduleConfig = Annotated[PolyConfig | CosineConfig | StepConfig | ConstantConfig, Field(discriminator="name")]
+ScheduleConfig = Annotated[
+    PolyConfig | CosineConfig | StepConfig | PiecewiseConfig | ConstantConfig, Field(discriminator="name")
+]

@@ -74,8 +74,8 @@ def decide_cache_policy(data: DataConfig, train: ImageSource, num_evaluation_ima
         return CachePolicy(data.cache, data.cache != "none", is_asked_for=True)
     is_small = _are_small(data, num_evaluation_images, data.eval_image_size)
     match split_transforms(data.train_transforms):
-        case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if _are_small(
-            data, len(train), data.image_size
+        case BatchedTransforms(crop=None, horizontal_flip=0, vertical_flip=0) if (
+            not data.progressive_resizing and _are_small(data, len(train), data.image_size)
         ):
             return CachePolicy("device", is_small, is_asked_for=False)
         case _ if sys.platform == "linux" and (decoded := _bytes_if_small(train)) is not None:

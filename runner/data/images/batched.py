@@ -65,6 +65,11 @@ def find_cache_problems(data: DataConfig) -> list[Problem]:
     """The problem of data.train_transforms that data.cache=device can't apply."""
     if data.cache != "device":
         return []
+    if data.progressive_resizing:
+        message = "keeps images of one size, but data.progressive_resizing has several"
+        return [
+            Problem(key="data.cache", value="device", has_value=True, message=message, hint="use data.cache=memory")
+        ]
     refused = split_transforms(data.train_transforms)
     if isinstance(refused, BatchedTransforms):
         return []

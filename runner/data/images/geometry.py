@@ -50,7 +50,48 @@ def find_size_problems(data: DataConfig) -> list[Problem]:
         for key, transforms in pipelines.items()
         for find in (_size_problem, _mirror_problem)
         if (problem := find(key, transforms, data)) is not None
+    ] + [
+        problem
+        for number, entry in enumerate(data.progressive_resizing)
+        if (problem := _scaling_problem(f"data.progressive_resizing.{number}", entry.image_size, data)) is not None
     ]
+
+
+def scaled_transforms(data: DataConfig, image_size: int | tuple[int, int]) -> tuple[Transform, ...]:
+    """The training transforms for images of another size: sizes within them are scaled as it is to data.image_size."""
+    pairs = zip(height_and_width(image_size), height_and_width(data.image_size), strict=True)
+    ratios = [wanted / full for wanted, full in pairs]
+    return tuple(_scaled(transform, ratios) for transform in data.train_transforms)
+
+
+def _scaled(transform: Transform, ratios: Sequence[float]) -> Transform:
+    if not isinstance(transform, Resize | CenterCrop | RandomCrop | RandomResizedCrop):
+        return transform
+    match transform.size:
+        case int() as side:
+            size: int | tuple[int, ...] = max(1, round(side * max(ratios)))
+        case sides:
+            size = tuple(max(1, round(side * ratio)) for side, ratio in zip(sides, ratios, strict=True))
+    return transform.model_copy(update={"size": size})
+
+
+def _scaling_problem(key: str, image_size: int | tuple[int, int], data: DataConfig) -> Problem | None:
+    """Transforms that do not follow when their sizes are scaled, such as a padding."""
+    extent = reduce(
+        lambda before, transform: _after(before, transform, data), scaled_transforms(data, image_size), _at_start(data)
+    )
+    height, width = height_and_width(image_size)
+    if (extent.height, extent.width) == (height, width):
+        return None
+    found = "different sizes" if extent.height is None else f"{extent.height} × {extent.width}"
+    return Problem(
+        key=f"{key}.image_size",
+        value=image_size if isinstance(image_size, int) else list(image_size),
+        has_value=True,
+        message=f"the sizes within data.train_transforms, scaled for it, give images of {found}, not of "
+        f"{height} × {width}",
+        hint="end data.train_transforms with a resize or a crop to data.image_size",
+    )
 
 
 def covered_size(resize: Resize) -> int | tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, assert_never
 
 import numpy as np
@@ -26,6 +27,7 @@ from runner.config.schema.transforms import (
 )
 from runner.data.images.build_transform import build_transform
 from runner.data.images.decode import to_pixels
+from runner.data.images.geometry import scaled_transforms
 from runner.data.images.stored import RGB, InputFormat, Pixels, StoredImage
 
 _REDUCTIONS = (8, 4, 2)
@@ -75,6 +77,16 @@ def _resized(resize: nn.Module, stored: StoredImage) -> Callable[[], Tensor]:
 def train_transform(data: DataConfig) -> Pipeline:
     """The pipeline for training images. Draws from torch's global CPU generator only."""
     return Pipeline(data.train_transforms, InputFormat.of(data), reduces=data.jpeg_reduction == "auto")
+
+
+def early_transforms(data: DataConfig) -> tuple[tuple[int, Pipeline], ...]:
+    """The pipelines of the epochs with smaller images, each with the epoch (from 0) that no longer has it."""
+    ends = accumulate(entry.epochs for entry in data.progressive_resizing)
+    pipelines = [
+        train_transform(data.model_copy(update={"train_transforms": scaled_transforms(data, entry.image_size)}))
+        for entry in data.progressive_resizing
+    ]
+    return tuple(zip(ends, pipelines, strict=True))
 
 
 def eval_transform(data: DataConfig) -> Pipeline:

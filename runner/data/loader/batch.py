@@ -52,12 +52,25 @@ class Request(NamedTuple):
     """Position of the first image in the epoch's order, if an image may be drawn more than once."""
 
 
+EarlyPreparations = tuple[tuple[int, Preparation], ...]
+"""Preparations of the first epochs, each with the epoch (from 0) that no longer has it, in ascending order."""
+
+
 class BatchMaker(Dataset["Batch | RunnerError"]):
     """Makes batches on request, in this process or in a loader process."""
 
-    def __init__(self, source: ImageSource, preparation: Preparation, seed: int, *, skips_bad: bool) -> None:
+    def __init__(
+        self,
+        source: ImageSource,
+        preparation: Preparation,
+        seed: int,
+        *,
+        skips_bad: bool,
+        early: EarlyPreparations = (),
+    ) -> None:
         self._source = source
         self._preparation = preparation
+        self._early = early
         self._seed = seed
         self._skips_bad = skips_bad
 
@@ -72,9 +85,10 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
         """Load and transform the images; raises their errors."""
         # The random numbers of the training process must not depend on whether it loads images itself. Only the CPU's
         # generator is used here.
+        preparation = next((early for end, early in self._early if request.epoch < end), self._preparation)
         with torch.random.fork_rng(devices=[]):
             images = [partial(self._opened, request, place) for place in range(len(request.ids))]
-            outcomes = prepare_images(images, self._preparation)
+            outcomes = prepare_images(images, preparation)
         good: list[Tensor] = []
         bad: list[BadImage] = []
         for image, outcome in zip(request.ids.tolist(), outcomes, strict=True):

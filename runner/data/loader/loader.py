@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from runner.base.errors import DeviceError, RunnerError
 from runner.data.cache.on_device import DeviceImages
-from runner.data.loader.batch import Batch, BatchMaker, Request
-from runner.data.loader.order import TrainPlan, balanced_order, epoch_order, eval_batch
+from runner.data.loader.batch import Batch, BatchMaker, EarlyPreparations, Request
+from runner.data.loader.order import TrainPlan, balanced_order, epoch_order, eval_batch, repeated_order
 from runner.data.loader.prepare import Preparation
 from runner.data.loader.workers import prepare_worker, signals_blocked, start_method
 from runner.data.source import ImageSource
@@ -55,6 +55,10 @@ class TrainBatches:
     """Leave out images that can't be decoded, instead of raising."""
     draws_balanced: bool = False
     """Draw images with replacement, all classes alike; see :func:`runner.data.loader.order.balanced_order`."""
+    repeats: int = 1
+    """How often an image comes in an epoch; see :func:`runner.data.loader.order.repeated_order`."""
+    early: EarlyPreparations = ()
+    """Preparations of the first epochs, in which images are smaller."""
     on_device: DeviceImages | None = None
     """Makes the batches instead of loader processes, with data.cache=device."""
     _orders: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -92,7 +96,7 @@ class TrainBatches:
         most_batches = max(-(-num_images // self.plan.full_size), 0)
         return _received(
             _make_loader(
-                BatchMaker(self.source, self.preparation, self.seed, skips_bad=self.skips_bad),
+                self._maker,
                 requests,
                 workers=min(self.workers, most_batches),
                 pin_memory=self.pin_memory,
@@ -107,15 +111,23 @@ class TrainBatches:
 
     def preview(self, num_images: int) -> Batch:
         """The first images of the first epoch over all processes, augmented as in training; made in this process."""
-        return self._made_here(Request(0, self._order(0)[:num_images].copy(), 0 if self.draws_balanced else None))
+        return self._made_here(Request(0, self._order(0)[:num_images].copy(), 0 if self._draws_again else None))
 
     def seen(self, epoch: int, ids: npt.NDArray[np.int64]) -> Batch:
         """These images, augmented as in this epoch (from 0) of the training; made in this process."""
         return self._made_here(Request(epoch, ids))
 
     def _made_here(self, request: Request) -> Batch:
-        maker = self.on_device or BatchMaker(self.source, self.preparation, self.seed, skips_bad=self.skips_bad)
-        return maker.make(request)
+        return (self.on_device or self._maker).make(request)
+
+    @property
+    def _maker(self) -> BatchMaker:
+        return BatchMaker(self.source, self.preparation, self.seed, skips_bad=self.skips_bad, early=self.early)
+
+    @property
+    def _draws_again(self) -> bool:
+        """Whether an image may come more than once in an epoch."""
+        return self.draws_balanced or self.repeats > 1
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         if epoch not in self._orders:
@@ -123,6 +135,9 @@ class TrainBatches:
                 del self._orders[min(self._orders)]
             if self.draws_balanced:
                 order = balanced_order(self.source.labels, self.seed, epoch)
+            elif self.repeats > 1:
+                several = {"repeats": self.repeats, "apart": self.batch_size}
+                order = repeated_order(len(self.source), self.seed, epoch, **several)
             else:
                 order = epoch_order(len(self.source), self.seed, epoch)
             order.flags.writeable = False
@@ -135,7 +150,7 @@ class TrainBatches:
             order = self._order(epoch)
             for batch in plan.batches_from(start_position if epoch == start_epoch else 0):
                 start, stop = batch.share(self.rank, self.world_size)
-                yield Request(epoch, order[start:stop].copy(), start if self.draws_balanced else None)
+                yield Request(epoch, order[start:stop].copy(), start if self._draws_again else None)
 
 
 class EvalBatches:

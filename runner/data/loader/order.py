@@ -22,6 +22,27 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> npt.NDArray[np.int64
     return permutation(num_samples, seed, "order", epoch)
 
 
+def repeated_order(num_samples: int, seed: int, epoch: int, *, repeats: int, apart: int) -> npt.NDArray[np.int64]:
+    """An order in which each image comes several times, and as many positions are taken as there are images.
+
+    Of the epoch's permutation, `apart` images after `apart` images are laid out `repeats` times each, so that copies
+    of an image are `apart` positions from each other (the last ones may be closer).
+
+    Args:
+        num_samples: images of the training split, N.
+        seed: seed of the experiment.
+        epoch: counted from 0.
+        repeats: how often an image comes.
+        apart: data.batch_size.
+
+    Returns:
+        Numbers of images, shape (N,); about N / repeats different ones.
+    """
+    order = epoch_order(num_samples, seed, epoch)
+    blocks = [np.tile(order[start : start + apart], repeats) for start in range(0, -(-num_samples // repeats), apart)]
+    return np.concatenate(blocks)[:num_samples]
+
+
 class Slice(NamedTuple):
     """Positions start … stop − 1."""
 

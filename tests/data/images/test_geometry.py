@@ -7,7 +7,7 @@ import pytest
 import torchvision
 
 from runner.config.schema.data import DataConfig, TorchvisionDatasetName
-from runner.data.images.geometry import find_size_problems
+from runner.data.images.geometry import find_size_problems, scaled_transforms
 
 RESIZE: dict[str, Any] = {"name": "resize", "size": 16}
 CENTER: dict[str, Any] = {"name": "center_crop", "size": 16}
@@ -107,3 +107,41 @@ def test_torchvision_data_sets_are_judged_as_what_they_are(data_config: Callable
     data = data_config("torchvision", name=name, train_transforms=[RESIZE], eval_transforms=[RESIZE, CENTER])
     is_square = name in {"CIFAR10", "CIFAR100", "EuroSAT", "FashionMNIST", "KMNIST", "MNIST", "STL10", "SVHN"}
     assert len(find_size_problems(data)) == (0 if is_square else 1)
+
+
+SMALLER = [{"epochs": 1, "image_size": 8}]
+
+
+@pytest.mark.parametrize(
+    ("source", "transforms", "size", "expected"),
+    [
+        ("folder", [RESIZED_CROP, FLIP], 8, [8]),
+        ("folder", [{**RESIZE, "size": 20}, CROP], 8, [10, 8]),
+        ("folder", [{**CENTER, "size": [16, 16]}], [8, 12], [(8, 12)]),
+        ("folder", [RESIZE, {**CENTER, "size": [16, 16]}], [8, 12], [12, (8, 12)]),
+        ("digits", [RESIZE, CROP, {"name": "pad", "padding": 1}, CENTER], 8, [8, 8, 8]),
+    ],
+)
+def test_sizes_of_transforms_follow_smaller_images(
+    data_config: Callable[..., DataConfig], source: str, transforms: list[Any], size: Any, expected: list[Any]
+) -> None:
+    entries = [{"epochs": 1, "image_size": size}]
+    data = data_config(source, train_transforms=transforms, progressive_resizing=entries)
+    assert find_size_problems(data) == []
+    found = scaled_transforms(data, data.progressive_resizing[0].image_size)
+    assert [entry.size for entry in found if hasattr(entry, "size")] == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "transforms", "found"),
+    [
+        ("digits", [{**RESIZE, "size": 12}, {"name": "pad", "padding": 2}], "give images of 10 × 10, not of 8 × 8"),
+        ("synthetic", [], "give images of 16 × 16, not of 8 × 8"),
+    ],
+)
+def test_transforms_that_do_not_follow_are_refused(
+    data_config: Callable[..., DataConfig], source: str, transforms: list[Any], found: str
+) -> None:
+    (problem,) = find_size_problems(data_config(source, train_transforms=transforms, progressive_resizing=SMALLER))
+    assert problem.key == "data.progressive_resizing.0.image_size"
+    assert found in problem.message

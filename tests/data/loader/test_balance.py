@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from runner.data.images.stored import DecodedImage, StoredImage
 from runner.data.images.transforms import as_tensor
 from runner.data.loader.loader import TrainBatches
-from runner.data.loader.order import balanced_order, class_weights, epoch_order
+from runner.data.loader.order import balanced_order, class_weights, epoch_order, repeated_order
 
 LABELS = np.repeat([0, 1, 2], [600, 60, 6]).astype(np.int64)
 
@@ -68,7 +68,8 @@ class Noise:
 
 def batches(**changes) -> TrainBatches:
     given = {"seed": 1, "batch_size": 4, "rank": 0, "world_size": 1, "last_batch": "keep", "workers": 0}
-    return TrainBatches(Noisy(), Noise(), pin_memory=False, draws_balanced=True, **(given | changes))
+    drawn = {} if "repeats" in changes else {"draws_balanced": True}
+    return TrainBatches(Noisy(), Noise(), pin_memory=False, **drawn, **(given | changes))
 
 
 def bytes_of(image: torch.Tensor) -> bytes:
@@ -104,3 +105,15 @@ def test_without_balancing_each_image_comes_once():
         Noisy(), Noise(), seed=1, batch_size=4, rank=0, world_size=1, last_batch="keep", workers=0, pin_memory=False
     )
     assert [image for image, _ in content(plain.stream(0, 0, 1))] == epoch_order(10, 1, 0).tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_repeated_images_look_different_and_do_not_depend_on_workers_or_the_start(workers):
+    whole = content(batches(repeats=3, batch_size=2).stream(0, 0, 2))
+    assert [image for image, _ in whole[:10]] == repeated_order(10, 1, 0, repeats=3, apart=2).tolist()
+    assert len(set(whole)) == len(whole), "no draw of an image is like another"
+    parts = [batches(repeats=3, batch_size=2, rank=rank, world_size=2, workers=workers) for rank in (0, 1)]
+    ranks = [part.stream(0, 0, 2) for part in parts]
+    shared = [content([part]) for parts in zip(*ranks, strict=True) for part in parts]
+    assert [pair for part in shared for pair in part] == whole
+    assert content(batches(repeats=3, batch_size=2, workers=workers).stream(1, 4, 2)) == whole[14:]

@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 from runner.base.errors import DeviceError, InvalidDatasetError
 from runner.config.schema.data import DataConfig
 from runner.data.images.stored import DecodedImage, StoredImage
-from runner.data.images.transforms import as_tensor, eval_transform, train_transform
+from runner.data.images.transforms import as_tensor, early_transforms, eval_transform, train_transform
 from runner.data.loader import loader as loader_module
 from runner.data.loader.batch import Batch
 from runner.data.loader.loader import EvalBatches, TrainBatches
@@ -258,6 +258,19 @@ def test_the_state_of_torchs_generator_does_not_matter() -> None:
     expected = content(train_batches(23, transform=noise).stream(0, 0, 1))
     torch.manual_seed(6)
     assert content(train_batches(23, transform=noise).stream(0, 0, 1)) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_early_epochs_have_preparations_of_their_own(workers: int, data_config: Callable[..., DataConfig]) -> None:
+    entries = [{"epochs": 2, "image_size": 8}, {"epochs": 1, "image_size": 12}]
+    data = data_config("folder", progressive_resizing=entries)
+    batches = train_batches(6, preparation=train_transform(data), early=early_transforms(data), workers=workers)
+    sides = [(batch.images.shape[-1]) for batch in batches.stream(1, 0, 5)]
+    per_epoch = batches.plan.batches_per_epoch
+    assert sides == [*[8] * per_epoch, *[12] * per_epoch, *[16] * 2 * per_epoch]
+    whole = content(batches.stream(0, 0, 4))
+    position = batches.plan.full_size
+    assert content(batches.stream(2, position, 4)) == whole[2 * per_epoch + 1 :]
 
 
 def test_the_preview_is_what_training_sees() -> None:

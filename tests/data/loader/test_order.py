@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from runner.data.loader.order import Slice, TrainPlan, epoch_order, eval_batch
+from runner.data.loader.order import Slice, TrainPlan, epoch_order, eval_batch, repeated_order
 
 
 def plan(num_samples: int, batch_size: int, world_size: int = 1, last_batch: str = "keep") -> TrainPlan:
@@ -28,6 +28,27 @@ def test_orders_are_permutations_of_their_own() -> None:
     assert not (orders[0] == orders[1]).all()
     assert not (orders[0] == orders[2]).all()
     assert (epoch_order(1000, 1, 0) == orders[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "repeats", "apart"), [(60, 3, 4), (61, 3, 4), (10, 4, 16), (7, 2, 1), (5, 16, 2)]
+)
+def test_repeated_images_come_as_often_and_as_far_apart_as_asked(num_samples: int, repeats: int, apart: int) -> None:
+    order = repeated_order(num_samples, 1, 3, repeats=repeats, apart=apart)
+    assert len(order) == num_samples
+    counts = np.bincount(order, minlength=num_samples)
+    assert set(counts) - {0, repeats} <= set(range(repeats)), "only the last block is cut"
+    assert np.count_nonzero(counts) >= num_samples // repeats
+    assert counts.max() <= repeats
+    assert order[:apart].tolist() == epoch_order(num_samples, 1, 3)[: min(apart, len(order))].tolist()
+    whole = num_samples // (repeats * apart) * repeats * apart
+    for image in set(order[:whole].tolist()):
+        assert np.diff(np.flatnonzero(order[:whole] == image)).tolist() == [apart] * (repeats - 1)
+
+
+def test_each_epoch_repeats_others() -> None:
+    epochs = [set(repeated_order(300, 1, epoch, repeats=3, apart=8).tolist()) for epoch in (0, 1)]
+    assert epochs[0] != epochs[1]
 
 
 @pytest.mark.parametrize(

@@ -78,12 +78,12 @@ def check_changes(saved: Config, wanted: Config, *, finished_epochs: int, allow:
             if wanted.trainer.epochs < finished_epochs:
                 message = f"the run has already finished {finished_epochs} epochs; give at least as many"
                 problems.append(Problem(key=key, value=new, has_value=True, message=message))
-            is_constant = wanted.schedule.name == "constant"
+            is_stretched = wanted.schedule.name in ("poly", "cosine")
             stretched = (
                 f"; the curve of the {wanted.schedule.name} schedule is stretched over {wanted.trainer.epochs} epochs, "
                 "so the learning rate jumps here"
             )
-            notes.append(change if is_constant else change + stretched)
+            notes.append(change + stretched if is_stretched else change)
             continue
         match "free" if _is_under(key, allow) and effect_of(key).on_resume != "never" else effect_of(key).on_resume:
             case "free":

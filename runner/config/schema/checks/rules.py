@@ -52,6 +52,50 @@ def _warmup_is_shorter_than_training(values: Values) -> Iterator[Problem]:
         )
 
 
+def _points_lie_within_training(values: Values) -> Iterator[Problem]:
+    points, epochs = values.get("schedule.points"), values.number("trainer.epochs")
+    for number, point in enumerate(points if isinstance(points, list) else []):
+        epoch = point[0] if isinstance(point, list) and point else None
+        if epochs is not None and isinstance(epoch, int | float) and epoch > epochs:
+            yield Problem(
+                key=f"schedule.points.{number}",
+                value=point,
+                has_value=True,
+                message=f"is never reached: trainer.epochs = {epochs:g}",
+                hint='the epoch of a last point may be "${trainer.epochs}"',
+            )
+
+
+def _early_images_are_smaller(values: Values) -> Iterator[Problem]:
+    entries, epochs = _entries(values, "data.progressive_resizing"), values.number("trainer.epochs")
+    lengths = [entry["epochs"] for entry in entries if isinstance(entry.get("epochs"), int)]
+    if epochs is not None and entries and sum(lengths) >= epochs:
+        message = f"covers {sum(lengths)} epochs; at least the last of trainer.epochs = {epochs:g} has data.image_size"
+        yield values.problem("data.progressive_resizing", message)
+    full = _sides(values.get("data.image_size"))
+    for number, entry in enumerate(entries):
+        sides = _sides(entry.get("image_size"))
+        if full and sides and any(side > most for side, most in zip(sides, full, strict=True)):
+            yield Problem(
+                key=f"data.progressive_resizing.{number}.image_size",
+                value=entry["image_size"],
+                has_value=True,
+                message=f"must not be larger than data.image_size = {values.get('data.image_size')}, by which memory "
+                "is judged",
+            )
+
+
+def _images_are_repeated_in_one_way(values: Values) -> Iterator[Problem]:
+    if values.get("data.balance") == "sampler" and (values.number("data.repeats") or 1) > 1:
+        yield values.problem("data.repeats", "must be 1 with data.balance=sampler, which repeats images by itself")
+
+
+def _sides(size: Any) -> tuple[float, ...]:  # noqa: ANN401 - whatever the user wrote
+    """Height and width; nothing of a value that is no size."""
+    sides = size if isinstance(size, list) else [size, size]
+    return tuple(sides) if len(sides) == 2 and all(isinstance(side, int) for side in sides) else ()
+
+
 def _something_is_trained_besides_the_head(values: Values) -> Iterator[Problem]:
     frozen, epochs = values.number("trainer.freeze_backbone_epochs"), values.number("trainer.epochs")
     from_scratch = values.get("model.weights") is None and not _entries(values, "trainer.unfreeze")
@@ -297,6 +341,9 @@ def _bandit_has_one_slack(values: Values) -> Iterator[Problem]:
 
 RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
     _warmup_is_shorter_than_training,
+    _points_lie_within_training,
+    _early_images_are_smaller,
+    _images_are_repeated_in_one_way,
     _something_is_trained_besides_the_head,
     _unfreezing_ends_with_the_freeze,
     _precision_exists_on_the_device,
@@ -325,6 +372,9 @@ RULES: tuple[Callable[[Values], Iterator[Problem]], ...] = (
 TRAINING_RULES = frozenset(
     {
         _warmup_is_shorter_than_training,
+        _points_lie_within_training,
+        _early_images_are_smaller,
+        _images_are_repeated_in_one_way,
         _something_is_trained_besides_the_head,
         _nesterov_needs_momentum,
         _groups_choose_in_one_way,

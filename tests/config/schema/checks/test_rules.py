@@ -21,6 +21,7 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 EPOCHS, WARMUP = "trainer.epochs", "schedule.warmup_epochs"
+POINTS, GROWING, SIZE = "schedule.points", "data.progressive_resizing", "data.image_size"
 GROUPS, UNFREEZE, LOSS = "optimizer.groups", "trainer.unfreeze", "trainer.loss"
 FROZEN, WEIGHTS, NAME, FAMILY = "trainer.freeze_backbone_epochs", "model.weights", "model.name", "model.family"
 EVAL, TRAIN = "data.eval_transforms", "data.train_transforms"
@@ -52,6 +53,16 @@ CASES = [
     ({LOSS: "cross_entropy", "trainer.target_threshold": 0.2}, "trainer.target_threshold"),
     ({LOSS: "binary_cross_entropy", "trainer.target_threshold": 0.2}, None),
     ({EPOCHS: 5, FROZEN: 5, WEIGHTS: None, UNFREEZE: [{"after_epochs": 4, "pattern": "a"}]}, None),
+    ({EPOCHS: 5, POINTS: [[0, 0.1], [2, 1], [5, 0]]}, None),
+    ({EPOCHS: 5, POINTS: [[0, 0.1], [6, 0]]}, f"{POINTS}.1"),
+    ({EPOCHS: 5, POINTS: [3, ["six", 1], []]}, None),
+    ({EPOCHS: 5, GROWING: [{"epochs": 2, "image_size": 16}, {"epochs": 2, "image_size": [24, 32]}], SIZE: 32}, None),
+    ({EPOCHS: 4, GROWING: [{"epochs": 2, "image_size": 16}, {"epochs": 2, "image_size": 24}], SIZE: 32}, GROWING),
+    ({EPOCHS: 5, GROWING: [{"epochs": 2, "image_size": [32, 40]}], SIZE: 32}, f"{GROWING}.0.image_size"),
+    ({EPOCHS: 5, GROWING: [{"epochs": "two", "image_size": "large"}, 3], SIZE: 32}, None),
+    ({"data.balance": "sampler", "data.repeats": 3}, "data.repeats"),
+    ({"data.balance": "loss_weights", "data.repeats": 3}, None),
+    ({"data.balance": "sampler", "data.repeats": 1}, None),
     ({FROZEN: 2, UNFREEZE: [{"after_epochs": 1}, {"after_epochs": 2}]}, f"{UNFREEZE}.1.after_epochs"),
     ({FROZEN: "two", UNFREEZE: [{"after_epochs": 2}, {"after_epochs": "2"}]}, None),
     ({"trainer.precision": "fp16", "trainer.device": "cpu"}, "trainer.precision"),
@@ -128,7 +139,7 @@ def test_keys_that_disagree_are_reported_under_the_key_to_change(flat, key):
     # Entries of a list have no key of their own here.
     with_value = [problem for problem in problems if problem.has_value and problem.key in flat]
     assert all(problem.value == flat[problem.key] for problem in with_value)
-    assert with_value or problems == [] or flat.keys() & {EVAL, TRAIN, GROUPS, UNFREEZE}
+    assert with_value or problems == [] or flat.keys() & {EVAL, TRAIN, GROUPS, UNFREEZE, POINTS, GROWING}
 
 
 def test_the_cases_break_every_rule():
