@@ -176,7 +176,8 @@ def main() -> None:
     options = parser.parse_args()
     config = runner.load_config(["data=digits"]).trainer
     is_bf16 = choose_precision(config, choose_device(config)).name == "bf16"
-    measured, ratios = {}, {}
+    measured: dict[str, side_by_side.Measured] = {}
+    ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for task in tasks(Path(folder), options.signs.resolve()):
             sides = sides_of(task, options.timm.resolve(), is_bf16)
@@ -187,8 +188,9 @@ def main() -> None:
                     ratios[f"{task.name}_to_{name}"] = own / found[side.name].median("seconds")
             measured |= found
     work = (
-        f"ResNet-18, from the command to the end of the epoch that reaches 98% of the digits' and 95% of the signs' "
-        f"validation images; a seed of its own for each turn; timm's defaults for at most {MOST_EPOCHS_OF_DEFAULTS} epochs"
+        "ResNet-18, from the command to the end of the epoch that reaches 98% of the digits' and 95% of the signs' "
+        "validation images; a seed of its own for each turn; timm's defaults for at most "
+        f"{MOST_EPOCHS_OF_DEFAULTS} epochs"
     )
     side_by_side.record("time_to_accuracy", measured, ratios, small=options.small, work=work)
 
