@@ -57,8 +57,8 @@ class Stepper:
         self._replicate(learning)
         self.images.weighting.begin_epoch(epoch)
 
-    def take(self, stream: Iterator[Batch]) -> None:
-        """Take one optimizer step on the next trainer.accumulate_steps batches.
+    def take(self, stream: Iterator[Batch], rate: float | None = None) -> None:
+        """Take one optimizer step on the next trainer.accumulate_steps batches, by default at the schedule's rate.
 
         Raises:
             InvalidDatasetError: too many images are bad.
@@ -68,7 +68,7 @@ class Stepper:
         places = list(islice(following, self.config.trainer.accumulate_steps))
         whole = self.images.weighting.of_positions(places[0].start, places[-1].stop)
         bad: list[BadImage] = []
-        self._set_learning_rate()
+        self._set_learning_rate(rate)
         for place in places:
             with meter.clock.measure("data_wait"):
                 batch = next(stream)
@@ -172,14 +172,15 @@ class Stepper:
         if state.ema is not None:
             state.ema.update()
 
-    def _set_learning_rate(self) -> None:
+    def _set_learning_rate(self, rate: float | None) -> None:
         progress = self.state.progress
-        self.state.learning_rate = learning_rate(
+        by_schedule = learning_rate(
             self.config.schedule,
             peak=self._peak,
             epoch=progress.epoch + progress.position / self.images.train_batches.plan.num_samples,
             epochs=self.config.trainer.epochs,
         )
+        self.state.learning_rate = by_schedule if rate is None else rate
         set_learning_rate(self.state.optimizer, self.state.learning_rate)
 
     def _without_all_reduce(self) -> AbstractContextManager[None]:

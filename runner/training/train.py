@@ -30,6 +30,7 @@ from runner.trainer.progress import Best
 from runner.training.assemble import Assembled, assemble
 from runner.training.attempt import Attempt, Hooks
 from runner.training.device_errors import BEFORE_THE_FIRST_BATCH, batch_size_advice, named_device_errors
+from runner.training.range_test import run_range_test
 from runner.training.resume import find_checkpoint, resumed_precision, rewind_folder
 from runner.training.run_record import data_summary, log_end, log_start, package_best, recorded_end, write_start
 from runner.training.teacher import recorded_teacher
@@ -84,6 +85,8 @@ def train(
         stack.enter_context(recorded_end(folder, splits, dist, hooks))
         assembled = _set_up(config, folder, splits, attempt, hooks=hooks, stack=stack, dist=dist, stop=stop)
         stack.enter_context(named_device_errors(dist.device, _advice_for_batches(config)))
+        if config.trainer.find_lr and not attempt.is_resumed:
+            run_range_test(assembled.trainer, folder)
         started = time.perf_counter()
         assembled.trainer.fit()
         return _finish(config, assembled, splits, folder, started)

@@ -41,6 +41,9 @@ class TrainerConfig(ConfigSection):
     """Stop after this many epochs without a better validation loss than the best so far (null = off)."""
     monitor: Annotated[Literal["val_top1", "val_top5", "val_loss"], TRAINING]
     """The metric by which the best epoch is chosen, and which a sweep is given."""
+    find_lr: Annotated[bool, NONE]
+    """Before the training, take up to 100 steps with a growing rate, and undo them: range_test.png in the run folder
+    shows the losses, and the log says where they fell fastest (Smith 2017). The training itself does not change."""
     print_every: Annotated[int, Field(ge=1), NONE]
     """Steps between two progress reports."""
     checkpoint_every: Annotated[Annotated[int, Field(ge=1)] | None, NONE]
