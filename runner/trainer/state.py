@@ -178,8 +178,8 @@ class TrainingState:
         largest = torch._foreach_norm([*self.model.parameters()], float("inf"))
         if not bool(torch.stack(largest).isfinite().all()):
             raise NonFiniteLossError(
-                f"the weights became infinite or not a number at {self.place()}; try a lower optimizer.lr or "
-                "trainer.clip_norm=1"
+                f"the weights became infinite or not a number at {self.place()}; try a lower optimizer.lr, "
+                "trainer.clip_norm=1 or trainer.precision=fp32"
             )
 
     def place(self, step: int | None = None) -> str:
