@@ -3,7 +3,7 @@
     python benchmarks/ablation.py SIGNS_FOLDER [--small] [--repeats 3]
 
 SIGNS_FOLDER is the folder `Dataset` of a clone of https://github.com/ardamavi/Sign-Language-Digits-Dataset, see
-time_to_accuracy.py. The recipes `digits` and `photos` train for 12 epochs on 30 images of each of ten classes and are
+time_to_accuracy.py. The recipes `digits` and `from_scratch` train for 12 epochs on 30 images of each of ten classes and are
 evaluated on the whole validation split; each other side changes one thing in them. Each turn has a seed of its own, the
 same for all sides. The accuracy is that of the last epoch.
 """
@@ -35,7 +35,7 @@ def of_digits(*entries: str) -> str:
 
 
 def of_photos(*entries: str) -> str:
-    """The training transforms of the recipe photos with more of them."""
+    """The training transforms of the recipe from_scratch with more of them."""
     return _listed(CROP, FLIP, *entries)
 
 
@@ -62,7 +62,7 @@ SIDES = {
         "rotations to 10 degrees": (of_digits("name: random_rotation, degrees: 10"),),
         "random erasing": (of_digits("name: random_erasing"),),
     },
-    "photos": {
+    "from_scratch": {
         **CONSTANT_EPOCHS,
         "smoothing 0.1": ("trainer.label_smoothing=0.1",),
         "sgd, rate 0.05": ("optimizer=sgd", "optimizer.lr=0.05"),
@@ -111,7 +111,7 @@ def main() -> None:
     gains: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as place:
         use_few_digits(Path(cache), train_per_class=TRAIN_PER_CLASS, val_per_class=ALL)
-        roots = {"digits": [], "photos": [f"data.root={few_signs(Path(place), options.signs.resolve())}"]}
+        roots = {"digits": [], "from_scratch": [f"data.root={few_signs(Path(place), options.signs.resolve())}"]}
         for recipe, sides in SIDES.items():
             given = (f"experiment={recipe}", *roots[recipe])
             found = side_by_side.compare(

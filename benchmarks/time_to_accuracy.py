@@ -59,7 +59,7 @@ class Task:
 
 
 def ours(task: Task, outputs: Path, seed: int) -> list[str]:
-    root = [f"data.root={task.data}"] if task.name == "photos" else []
+    root = [f"data.root={task.data}"] if task.name == "from_scratch" else []
     return [sys.executable, "-m", "runner", f"experiment={task.name}", *root, f"seed={seed}", f"output_dir={outputs}"]
 
 
@@ -164,7 +164,7 @@ def tasks(place: Path, signs: Path) -> list[Task]:
     side_by_side.timed([sys.executable, "-m", "runner", "dataset", "split", *given])
     return [
         Task("digits", 0.98, Path(root), 32, 5, 1e-3, 0.1, 1.0, flips=False),
-        Task("photos", 0.95, split, 64, 6, 1e-3, 0.0, 0.5, flips=True),
+        Task("from_scratch", 0.95, split, 64, 6, 1e-3, 0.0, 0.5, flips=True),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import re
@@ -93,7 +94,8 @@ def _clear_session(pid: int) -> bool:
         except ProcessLookupError:
             return False
         time.sleep(0.05)
-    os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # they end at this moment
+        os.killpg(pid, signal.SIGKILL)
     return True
 
 

@@ -70,7 +70,7 @@ def test_messages_list_it(project):
     for chosen in ("experiment=antz", "experiment=[digits,antz]"):
         message = refused(chosen)
         assert "transfer; did you mean ants?" in message
-    assert "ants, digits" in refused("-m", "experiment=antz,ants", "seed=1,2", "sweep.dry_run=true")
+    assert "there are ants, " in refused("-m", "experiment=antz,ants", "seed=1,2", "sweep.dry_run=true")
 
 
 def test_a_name_that_both_have_is_ambiguous_whoever_chooses_it(project):

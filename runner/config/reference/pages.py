@@ -40,7 +40,7 @@ _PAGES = {
 }
 _LEFT_WIDTH = 20
 _MAX_NAMED = 3
-_MAX_EXPERIMENTS = 12
+_MAX_EXPERIMENTS = 8
 
 
 def help_page(commands: Mapping[str, str], words: Sequence[str], width: int) -> str:
