@@ -3,9 +3,9 @@
     python benchmarks/ablation.py SIGNS_FOLDER [--small] [--repeats 3]
 
 SIGNS_FOLDER is the folder `Dataset` of a clone of https://github.com/ardamavi/Sign-Language-Digits-Dataset, see
-time_to_accuracy.py. The recipes `digits` and `from_scratch` train for 12 epochs on 30 images of each of ten classes and are
-evaluated on the whole validation split; each other side changes one thing in them. Each turn has a seed of its own, the
-same for all sides. The accuracy is that of the last epoch.
+time_to_accuracy.py. The recipes `digits` and `from_scratch` train for 12 epochs on 30 images of each of ten classes and
+are evaluated on the whole validation split; each other side changes one thing in them. Each turn has a seed of its own,
+the same for all sides. The accuracy is that of the last epoch.
 """
 
 from __future__ import annotations
