@@ -120,12 +120,14 @@ def measure(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        while process.poll() is None and max(reached(outputs), default=0) < goal:
-            time.sleep(_POLL_SECONDS)
-        seconds, found = time.perf_counter() - started, reached(outputs)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        try:
+            while process.poll() is None and max(reached(outputs), default=0) < goal:
+                time.sleep(_POLL_SECONDS)
+            seconds, found = time.perf_counter() - started, reached(outputs)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         if not found:
             raise side_by_side.BenchmarkError(Path(folder, "said").read_text()[-3000:])
         return {"seconds": seconds, "epochs": len(found), "best_top1": max(found), "missed": float(max(found) < goal)}
