@@ -43,36 +43,30 @@ def _listed(*entries: str) -> str:
     return "data.train_transforms=[" + ", ".join(f"{{{entry}}}" for entry in entries) + "]"
 
 
-CONSTANT_EPOCHS = {
-    BASE: (),
-    "cosine decay": ("schedule=cosine", "~schedule.points", "schedule.warmup_epochs=1"),
-    "mixup 0.2": ("trainer.mixup_alpha=0.2",),
-    "cutmix 1": ("trainer.cutmix_alpha=1",),
-    "binary cross-entropy": ("trainer.loss=binary_cross_entropy",),
-    "moving average 0.98": ("trainer.ema_decay=0.98",),
-    "gradients clipped to norm 1": ("trainer.clip_norm=1",),
-    "repeated 3 times": ("data.repeats=3",),
-    "muon, rate 0.003": ("optimizer=muon", "optimizer.lr=0.003"),
-}
 SIDES = {
     "digits": {
-        **CONSTANT_EPOCHS,
+        BASE: (),
+        "cosine decay": ("schedule=cosine", "~schedule.points", "schedule.warmup_epochs=1"),
         "no smoothing": ("trainer.label_smoothing=0",),
+        "mixup 0.2": ("trainer.mixup_alpha=0.2",),
+        "cutmix 1": ("trainer.cutmix_alpha=1",),
         "sgd, rate 0.02": ("optimizer=sgd", "optimizer.lr=0.02"),
         "rotations to 10 degrees": (of_digits("name: random_rotation, degrees: 10"),),
         "random erasing": (of_digits("name: random_erasing"),),
     },
     "from_scratch": {
-        **CONSTANT_EPOCHS,
+        BASE: (),
+        "cosine decay": ("schedule=cosine", "~schedule.points", "schedule.warmup_epochs=1"),
         "smoothing 0.1": ("trainer.label_smoothing=0.1",),
+        "cutmix 1": ("trainer.cutmix_alpha=1",),
+        "moving average 0.98": ("trainer.ema_decay=0.98",),
         "sgd, rate 0.05": ("optimizer=sgd", "optimizer.lr=0.05"),
         "no flips": (_listed(CROP),),
         "TrivialAugment": (of_photos("name: trivial_augment"),),
-        "random erasing": (of_photos("name: random_erasing"),),
+        "repeated 3 times": ("data.repeats=3",),
         "growing images, 40, 48, 64 px": (
             "data.progressive_resizing=[{epochs: 4, image_size: 40}, {epochs: 4, image_size: 48}]",
         ),
-        "evaluated at 80 px": ("data.eval_image_size=80",),
         "blurred strides": ("model.blur_pool=true",),
         "averaged flips": ("model.average_flips=true",),
     },
