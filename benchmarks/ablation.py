@@ -1,11 +1,12 @@
 """What each technique does to accuracy and time, on few images of two kinds.
 
-    python benchmarks/ablation.py SIGNS_FOLDER [--small] [--repeats 3]
+    python benchmarks/ablation.py PHOTOS_FOLDER [--photos-only NAME] [--small] [--repeats 3]
 
-SIGNS_FOLDER is the folder `Dataset` of a clone of https://github.com/ardamavi/Sign-Language-Digits-Dataset, see
-time_to_accuracy.py. The recipes `digits` and `from_scratch` train for 12 epochs on 30 images of each of ten classes and
-are evaluated on the whole validation split; each other side changes one thing in them. Each turn has a seed of its own,
-the same for all sides. The accuracy is that of the last epoch.
+The recorded PHOTOS_FOLDER is the folder `Dataset` of a clone of https://github.com/ardamavi/Sign-Language-Digits-Dataset,
+see time_to_accuracy.py. The recipes `digits` and `from_scratch` train for 12 epochs on 30 images of each of ten classes
+and are evaluated on the whole validation split; each other side changes one thing in them. Each turn has a seed of its
+own, the same for all sides. The accuracy is that of the last epoch. With `--photos-only`, the digits are left out, and
+the result is named `ablation_NAME`; a folder that holds `train` and `val` already is taken as it is.
 """
 
 from __future__ import annotations
@@ -84,10 +85,12 @@ def train(given: tuple[str, ...], seeds: Iterator[int], *, num_epochs: int) -> d
     return {"last_top1": rows[-1]["val_top1"], "epoch_seconds": statistics.median(row["epoch_seconds"] for row in rows)}
 
 
-def few_signs(place: Path, signs: Path) -> Path:
-    """The signs, divided into train and val, with the first 30 of each class in train."""
-    split = place / "signs"
-    given = [f"input={signs}", f"output={split}", "fraction=0.8", "mode=copy"]
+def few_photos(place: Path, photos: Path) -> Path:
+    """The photographs, divided into train and val, with the first 30 of each class in train."""
+    if (photos / "train").is_dir():
+        return photos
+    split = place / "photos"
+    given = [f"input={photos}", f"output={split}", "fraction=0.8", "mode=copy"]
     side_by_side.timed([sys.executable, "-m", "runner", "dataset", "split", *given])
     for folder in (split / "train").iterdir():
         for file in sorted(folder.iterdir())[TRAIN_PER_CLASS:]:
@@ -98,23 +101,26 @@ def few_signs(place: Path, signs: Path) -> Path:
 def main() -> None:
     """Train all seeds on all sides and record the results."""
     parser = side_by_side.parser(__doc__)
-    parser.add_argument("signs", type=Path)
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("--photos-only", metavar="NAME")
     options = parser.parse_args()
     num_epochs = 2 if options.small else NUM_EPOCHS
     measured: dict[str, side_by_side.Measured] = {}
     gains: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as place:
         use_few_digits(Path(cache), train_per_class=TRAIN_PER_CLASS, val_per_class=ALL)
-        roots = {"digits": [], "from_scratch": [f"data.root={few_signs(Path(place), options.signs.resolve())}"]}
-        for recipe, sides in SIDES.items():
+        roots = {"digits": [], "from_scratch": [f"data.root={few_photos(Path(place), options.photos.resolve())}"]}
+        for recipe in ["from_scratch"] if options.photos_only else list(SIDES):
+            sides = SIDES[recipe]
             given = (f"experiment={recipe}", *roots[recipe])
             found = side_by_side.compare(
                 [
                     side_by_side.Side(
                         name=f"{recipe}: {name}",
                         measure=partial(train, (*given, *overrides), itertools.count(1), num_epochs=num_epochs),
-                        command=f"python -m runner experiment={recipe} trainer.epochs={NUM_EPOCHS} seed=SEED "
-                        + " ".join(overrides),
+                        command=" ".join(
+                            ("python -m runner", given[0], f"trainer.epochs={NUM_EPOCHS}", "seed=SEED", *overrides)
+                        ),
                     )
                     for name, overrides in sides.items()
                 ],
@@ -128,7 +134,10 @@ def main() -> None:
     work = (
         f"ResNet-18, {NUM_EPOCHS} epochs on {TRAIN_PER_CLASS} images of each class; goal: mean gain over the same seeds"
     )
-    side_by_side.record("ablation", measured, gains, small=options.small, work=work)
+    if options.photos_only:
+        work = f"ResNet-18, {NUM_EPOCHS} epochs on {options.photos_only}; goal: mean gain over the same seeds"
+    name = f"ablation_{options.photos_only}" if options.photos_only else "ablation"
+    side_by_side.record(name, measured, gains, small=options.small, work=work)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,9 @@ def fit(config: Config) -> RunResult | Submission:
     with shown_in_cell() as draw_curves:
         ready = preflight(config)
         from runner.launch import launch  # noqa: PLC0415 - torch only once config and data are good
+        from runner.tools.doctor.batch_size import settle_batch_size  # noqa: PLC0415 - as above
 
+        ready = settle_batch_size(ready)
         hooks = training_hooks(config)
         is_here = ready.plan.mode == "inline"
         if is_here and draw_curves is not None:

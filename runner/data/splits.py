@@ -182,7 +182,7 @@ def _mistakes_in_splits(opened: Opened, data: DataConfig, global_batch_size: int
             )
         )
     if global_batch_size > len(opened.train):
-        errors.append(_batch_too_large(place, len(opened.train), data.batch_size, global_batch_size))
+        errors.append(_batch_too_large(place, len(opened.train), data.smallest_batch_size, global_batch_size))
     sources = {"train": opened.train, "val": opened.val, "test": opened.test}
     return errors + [
         error for name, source in sources.items() if source is not None and (error := _unreadable(name, source))

@@ -62,7 +62,7 @@ def preflight(
     try:
         data = resolve_paths(config.data)
         world_size = plan.world_size if plan is not None else 1
-        splits = open_splits(data, config.seed, global_batch_size=data.batch_size * world_size)
+        splits = open_splits(data, config.seed, global_batch_size=data.smallest_batch_size * world_size)
         model = config.model.model_copy(update={"weights": _full_path(config.model.weights)})
         teacher = config.distill.run and str(typed_path(config.distill.run, "distill.run").absolute())
         if plan is not None:

@@ -240,7 +240,7 @@ def _train_batches(config: Config, data: DataConfig, source: ImageSource, dist: 
         source=source,
         preparation=train_transform(data),
         seed=config.seed,
-        batch_size=data.batch_size,
+        batch_size=data.fixed_batch_size,
         last_batch=data.last_batch,
         workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
         rank=dist.rank,
@@ -306,7 +306,7 @@ def _eval_batches(
     return EvalBatches(
         source,
         eval_transform(data),
-        batch_size=data.batch_size,
+        batch_size=data.fixed_batch_size,
         workers=resolve_workers(data.workers, dist.device.type, dist.num_sharing_cores),
         rank=dist.rank,
         world_size=dist.world_size,

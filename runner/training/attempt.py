@@ -198,7 +198,8 @@ class Evaluation:
                 scorer, split = assemble_evaluation(
                     config, splits, self.inputs.split, self.weights_file, dist=dist, precision=precision
                 )
-            with named_device_errors(dist.device, batch_size_advice("data.batch_size", config.data.batch_size)):
+            shortage = batch_size_advice("data.batch_size", config.data.fixed_batch_size)
+            with named_device_errors(dist.device, shortage):
                 metrics = evaluate_split(
                     scorer,
                     split,

@@ -166,7 +166,7 @@ def log_start(config: Config, splits: Splits, trainer: Trainer, precision: Preci
         f"{len(splits.train):,}",
         f"{len(splits.val):,}",
         _described(config.data),
-        config.data.batch_size,
+        config.data.fixed_batch_size,
         processes,
     )
     for note in splits.notes:

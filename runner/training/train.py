@@ -220,4 +220,4 @@ def _package(assembled: Assembled, folder: RunFolder) -> Best:
 def _advice_for_batches(config: Config) -> str:
     steps = 2 * config.trainer.accumulate_steps
     advice = f" with trainer.accumulate_steps={steps}, which is nearly the same, or smaller images"
-    return batch_size_advice("data.batch_size", config.data.batch_size, advice)
+    return batch_size_advice("data.batch_size", config.data.fixed_batch_size, advice)

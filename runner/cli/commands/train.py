@@ -42,9 +42,10 @@ def run(argv: list[str]) -> int:
             ready = preflight(composed.config)
             passed.set()
             from runner.launch import launch  # noqa: PLC0415 - torch only after config and data are checked
+            from runner.tools.doctor.batch_size import settle_batch_size  # noqa: PLC0415 - as above
 
             training = Training(attempt=Attempt(overrides=composed.overrides), hooks=training_hooks(composed.config))
-            launch(ready, training, stop=stop)
+            launch(settle_batch_size(ready), training, stop=stop)
     if isinstance(composed, Multirun):
         _refuse_sweep_within(place)
         composed.run(train_job_of_sweep)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from runner.base.errors import ConfigError, Problem
 from runner.config.schema.base import (
     AHEAD,
     AS_TYPED,
@@ -41,6 +42,8 @@ TorchvisionDatasetName = Literal[
 ]
 # Pillow's own limit: twice its Image.MAX_IMAGE_PIXELS.
 MOST_PIXELS = 178_956_970
+# With one image per process, BatchNorm can't learn.
+SMALLEST_BATCH_SIZE = 2
 FingerprintExtent = Literal["names", "sampled", "full"]
 
 
@@ -65,8 +68,9 @@ class _Data(ConfigSection):
     """Folder or CSV file of the test split; null means ROOT/test if there is one."""
     val_fraction: Annotated[float, Field(gt=0, lt=1), RESULT]
     """Share of each class's training images that is set aside for validation where there is no validation split."""
-    batch_size: Annotated[int, Field(ge=1), TRAINING]
-    """Images per step and process."""
+    batch_size: Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], TRAINING]
+    """Images per step and process; auto: before the run begins, short trainings find the largest power of two that fits
+    into memory and leaves 20 steps per epoch, and the run's config.yaml has it. The learning rate stays as it is."""
     last_batch: Annotated[Literal["keep", "drop"], TRAINING]
     """The last incomplete batch of an epoch: keep (a single image left over joins the batch before it) or drop."""
     workers: Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=256)], NONE]
@@ -137,6 +141,26 @@ class _Data(ConfigSection):
     """What is done to each training image, in this order, drawn anew each epoch."""
     eval_transforms: Annotated[tuple[Transform, ...], PREPROCESSING]
     """What is done to each image at evaluation and afterwards; packaged with the model."""
+
+    @property
+    def fixed_batch_size(self) -> int:
+        """The batch size where it is a number.
+
+        Raises:
+            ConfigError: it is auto; only a training that begins on one machine finds one.
+        """
+        if self.batch_size == "auto":
+            message = "is found when a run begins on one machine, not here"
+            hint = "give the number in the config.yaml of a run that found it, or one of your own"
+            raise ConfigError(
+                [Problem(key="data.batch_size", value="auto", has_value=True, message=message, hint=hint)]
+            )
+        return self.batch_size
+
+    @property
+    def smallest_batch_size(self) -> int:
+        """The batch size, or with auto the smallest one that it can find."""
+        return SMALLEST_BATCH_SIZE if self.batch_size == "auto" else self.batch_size
 
 
 class CsvData(_Data):

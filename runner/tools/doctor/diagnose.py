@@ -12,6 +12,7 @@ from runner.config.schema.calls import DoctorRules
 from runner.data.loader.workers import resolve_workers
 from runner.dist.device import choose_num_threads, choose_precision
 from runner.launch.preflight import Ready, preflight
+from runner.tools.doctor.batch_size import settle_batch_size
 from runner.tools.doctor.findings import Finding, Report, error_findings
 from runner.tools.doctor.hardware import check_devices, check_precision, check_versions
 from runner.tools.doctor.measurements import measure
@@ -37,6 +38,8 @@ def diagnose(config: Config, rules: DoctorRules) -> Report:
     ready: Ready | None = None
     try:
         ready = preflight(config)
+        if rules.measure:
+            ready = settle_batch_size(ready)
         findings.append(_experiment(ready))
     except RunnerError as error:
         findings += error_findings("experiment", error)
@@ -44,7 +47,7 @@ def diagnose(config: Config, rules: DoctorRules) -> Report:
         advice = "ask there: srun python -m runner doctor dist=default with the same overrides, within an allocation"
         elsewhere = Finding(topic="machine", found="devices and pace are those of SLURM's nodes", advice=(advice,))
         return Report(findings=(*findings, elsewhere, check_disk(Path(config.output_dir), None), check_versions()))
-    machine, load, device = _machine(config, ready)
+    machine, load, device = _machine(config if ready is None else ready.config, ready)
     findings += machine
     is_fit = ready is not None and not Report(findings=tuple(findings)).errors
     if ready is None or device is None or not is_fit or not rules.measure:
@@ -63,13 +66,14 @@ def _experiment(ready: Ready) -> Finding:
     config, splits, plan = ready.config, ready.splits, ready.plan
     found = (
         f"{config.model.name} on {config.data.source}: {len(splits.train):,} training and {len(splits.val):,} "
-        f"validation images, {len(splits.classes)} classes; {plan.reason}"
+        f"validation images, {len(splits.classes)} classes, batches of {config.data.batch_size}; {plan.reason}"
     )
     values = {
         "model": config.model.name,
         "num_train": len(splits.train),
         "num_val": len(splits.val),
         "num_classes": len(splits.classes),
+        "batch_size": config.data.batch_size,
         "world_size": plan.world_size,
         "mode": plan.mode,
     }

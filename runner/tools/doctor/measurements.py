@@ -24,7 +24,7 @@ from runner.training.device_errors import is_out_of_memory, nondeterminism_error
 
 _MOST_STEPS = 50
 _NOTABLE_WAIT = 0.1  # share of a step that is spent waiting for data
-_USABLE_MEMORY = 0.9
+USABLE_MEMORY = 0.9
 _GAIN_WORTH_COMPILING = 1.03
 _ONEDNN_OUT_OF_MEMORY = "could not create a primitive"  # oneDNN's message when memory runs out, and in rarer cases
 
@@ -86,7 +86,7 @@ def _memory(bench: Bench, pace: Pace, load: Load) -> Finding:
     if available is not None and total > available:
         advice.append(
             f"all processes together may need {gigabytes(total)}, and the system kills what takes too much: fewer "
-            f"processes, or data.batch_size={max(1, bench.config.data.batch_size // 2)}"
+            f"processes, or data.batch_size={max(1, bench.config.data.fixed_batch_size // 2)}"
         )
     return Finding(
         topic="memory",
@@ -98,7 +98,7 @@ def _memory(bench: Bench, pace: Pace, load: Load) -> Finding:
 
 def _gpu_memory(bench: Bench, pace: Pace) -> Finding:
     free, total = torch.cuda.mem_get_info(bench.device)
-    batch_size = bench.config.data.batch_size
+    batch_size = bench.config.data.fixed_batch_size
     largest = largest_batch(pace, batch_size, free + torch.cuda.memory_reserved(bench.device))
     advice = []
     if largest >= 2 * batch_size:
@@ -117,13 +117,13 @@ def _gpu_memory(bench: Bench, pace: Pace) -> Finding:
 def largest_batch(pace: Pace, batch_size: int, usable_bytes: int) -> int:
     """The multiple of 8 as a batch size that nearly fills this memory, as activations grow with the batch."""
     per_image = max(pace.peak_bytes - pace.static_bytes, 1) / batch_size
-    fitting = int((_USABLE_MEMORY * usable_bytes - pace.static_bytes) / per_image)
+    fitting = int((USABLE_MEMORY * usable_bytes - pace.static_bytes) / per_image)
     return max(fitting // 8 * 8, 0)
 
 
 def _too_large(bench: Bench, reason: str) -> Finding:
     """Halve the batch size until a step fits into memory."""
-    asked = bench.config.data.batch_size
+    asked = bench.config.data.fixed_batch_size
     batch_size = asked // 2
     while batch_size and not _fits(bench, batch_size):
         batch_size //= 2
@@ -214,7 +214,7 @@ def _steps_per_epoch(bench: Bench, plan: LaunchPlan) -> int:
     data = bench.config.data
     epoch = TrainPlan(
         num_samples=len(bench.splits.train),
-        batch_size=data.batch_size,
+        batch_size=data.fixed_batch_size,
         world_size=plan.world_size,
         last_batch=data.last_batch,
     )

@@ -54,7 +54,7 @@ class Bench:
     @property
     def step_images(self) -> int:
         """Images of one optimizer step of one process."""
-        return self.config.data.batch_size * self.config.trainer.accumulate_steps
+        return self.config.data.fixed_batch_size * self.config.trainer.accumulate_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,7 @@ def check_cores(load: Load, num_cores: int | None = None, *, computes: bool) -> 
 def check_shared_memory(data: DataConfig, load: Load, folder: Path = _SHARED_MEMORY) -> Finding:
     """Check whether the batches of the loader processes fit into shared memory."""
     image_bytes = max(bytes_once_prepared(data, size) for size in (data.image_size, data.eval_image_size))
-    batch_bytes = data.batch_size * image_bytes
+    batch_bytes = data.smallest_batch_size * image_bytes
     needed = load.num_processes * load.num_workers * _NUM_LOADERS * _BATCHES_IN_FLIGHT * batch_bytes
     if not needed or not folder.is_dir():
         why = "no loader processes" if not needed else f"{folder} is not there"

@@ -9,6 +9,7 @@ import numpy as np
 
 from runner.base.errors import UsageError
 from runner.config.reference.words import listed
+from runner.config.schema.data import SMALLEST_BATCH_SIZE
 from runner.tools.init.first_look import FirstLook
 
 # What ImageNet's weights were trained at, and a side from which it is worth enlarging smaller photos to.
@@ -23,7 +24,6 @@ _MANY_IMAGES = 5_000
 _VAL_FRACTION = 0.2
 # Batches of an epoch below which its weights are updated too seldom.
 _FEWEST_STEPS = 10
-SMALLEST_BATCH = 2  # BatchNorm can't learn from single images
 UNMEASURED_BATCH_SIZE = 16
 
 
@@ -81,7 +81,7 @@ def image_size(look: FirstLook) -> int:
 def largest_batch_size(look: FirstLook) -> int:
     """The largest batch size that leaves an epoch enough steps."""
     num_train = look.num_train if look.num_val is not None else round((1 - _VAL_FRACTION) * look.num_train)
-    return max(SMALLEST_BATCH, num_train // _FEWEST_STEPS)
+    return max(SMALLEST_BATCH_SIZE, num_train // _FEWEST_STEPS)
 
 
 def path_from(project: Path, path: Path) -> str | None:

@@ -169,7 +169,7 @@ def _check_surroundings(base: Config, axes: Sequence[Axis], path: Path) -> None:
     check_writable(path, key="output_dir" if base.sweep.dir is None else "sweep.dir")
     if any(axis.key.split(".")[0] in ("data", "experiment") for axis in axes):
         return
-    open_splits(resolve_paths(base.data), base.seed, global_batch_size=base.data.batch_size)
+    open_splits(resolve_paths(base.data), base.seed, global_batch_size=base.data.fixed_batch_size)
 
 
 def _assembled(

@@ -5,8 +5,8 @@ import torch
 
 from runner.base.errors import DeviceError
 from runner.config.compose import compose_one
+from runner.tools.doctor import batch_size as batch_sizes
 from runner.tools.doctor.short_training import Pace
-from runner.tools.init import batch_trial
 from runner.tools.init.batch_trial import choose_batch_size, smallest_fast
 
 
@@ -29,7 +29,7 @@ def measured(monkeypatch):
                 raise outcomes[size]
             return pace(outcomes[size], peak_bytes)
 
-        monkeypatch.setattr(batch_trial, "train_briefly", train_briefly)
+        monkeypatch.setattr(batch_sizes, "train_briefly", train_briefly)
         return tried
 
     return measured
@@ -63,7 +63,7 @@ def test_it_ends_where_memory_does(tiny, measured):
 
 
 def test_a_size_that_would_fill_main_memory_is_not_tried(tiny, measured, monkeypatch):
-    monkeypatch.setattr(batch_trial, "available_memory", lambda: 2**30)
+    monkeypatch.setattr(batch_sizes, "available_memory", lambda: 2**30)
     tried = measured({8: 10.0, 16: 20.0}, peak_bytes=2**30)
     assert choose_batch_size(config_of(tiny), most=40).batch_size == 8
     assert tried == [8]
