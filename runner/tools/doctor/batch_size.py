@@ -18,6 +18,7 @@ from runner.config.schema.data import SMALLEST_BATCH_SIZE
 from runner.data.cache.memory import available_memory
 from runner.dist.device import choose_device, choose_precision
 from runner.launch.preflight import Ready, preflight
+from runner.tools.doctor.findings import gigabytes
 from runner.tools.doctor.measurements import USABLE_MEMORY, largest_batch
 from runner.tools.doctor.short_training import Bench, Pace, train_briefly
 from runner.training.device_errors import is_out_of_memory
@@ -96,7 +97,7 @@ def _largest_fitting(config: Config) -> int:
     most = min(_LAST, max(SMALLEST_BATCH_SIZE, num_images // _FEWEST_STEPS))
     largest = None
     for batch_size, pace in fitting_batch_sizes(ready, first=min(_FIRST, most), most=most, num_images=1):
-        LOGGER.info("            %d: %.3g images/s in each process", batch_size, pace.images_per_second)
+        LOGGER.info("            %d fits: %s at peak in each process", batch_size, gigabytes(pace.peak_bytes))
         largest = batch_size
     if largest is None:
         raise DeviceError(
