@@ -119,7 +119,8 @@ class FullDisk:
         opened = Path.open
 
         def refuse(path: Path, mode: str = "r", *more: object, **options: object) -> IO[Any]:
-            if set(mode) & set("xwa"):
+            is_only_locked = path.suffix == ".lock" and path.exists()
+            if set(mode) & set("xwa") and not is_only_locked:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             return opened(path, mode, *more, **options)  # type: ignore[arg-type]
 

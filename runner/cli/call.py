@@ -81,9 +81,14 @@ def _check_words(command: str, rules: type[ConfigSection], argv: Sequence[str]) 
 
 def split_own_keys(rules: type[ConfigSection], argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments for the command's own keys, and the others."""
-    own_keys = set(rules.model_fields)
-    own = [argument for argument in argv if argument.lstrip("+~").partition("=")[0].partition(".")[0] in own_keys]
+    own = [argument for argument in argv if _is_own(rules, argument.lstrip("+~").partition("=")[0])]
     return own, [argument for argument in argv if argument not in own]
+
+
+def _is_own(rules: type[ConfigSection], key: str) -> bool:
+    """Whether a key is the command's own: `run` of `resume` is, while `run.name` is one of the config."""
+    name, _, within = key.partition(".")
+    return name in rules.model_fields and not (within and name == "run")
 
 
 def _unknown_key(command: str, rules: type[ConfigSection], argument: str) -> Problem:

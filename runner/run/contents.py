@@ -86,6 +86,10 @@ class RunRecord(Contents):
 
     status: Status
     attempts: Annotated[int, Field(ge=0, le=2**31)]
+    name: str | None = None
+    group: str | None = None
+    tags: dict[str, str | int | float | bool] = {}
+    notes: str | None = None
     command: str | None = None
     overrides: list[str] = []
     experiment: _Experiment | None = None

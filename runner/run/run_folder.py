@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from runner.base.files import (
     append_line,
     as_json,
     lock_file,
+    locked,
     named_write_errors,
     write_atomic,
     write_json,
@@ -30,6 +31,9 @@ from runner.base.timeline import Timeline, new_run_name, parse_moment, to_iso
 from runner.run.contents import RunRecord, Status, read_lines, read_object
 
 _NAME_ATTEMPTS = 100
+NAMES = ("name", "group", "tags", "notes")
+"""Entries of run.json that `runs tag` may change while the run goes on."""
+_LOCK_WAIT_SECONDS = 30.0
 _JOB_FILE = re.compile(r"([0-9]{1,18})_submitted\.pkl")
 _RESERVED_BYTES = 64 << 10  # that the record may grow by: the error, warnings, results
 
@@ -135,7 +139,8 @@ class RunFolder:
         record = {"status": "running", "attempts": 1, **facts, "start": start, "end": None}
         self._reserve(record)
         self.record = {**record, "best": None, "test": None, "error": None}
-        self._save()
+        with record_lock(self.path):  # from now on there is a lock file, which a full disk could not hold later
+            self._save()
 
     def reopen(self, attempt: dict[str, Any], best: dict[str, Any] | None) -> None:
         """Record that a run is resumed: one more attempt with the given facts, and the best epoch so far."""
@@ -162,8 +167,9 @@ class RunFolder:
 
     def update(self, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Change facts of the record."""
-        self.record |= facts
-        self._save()
+        with record_lock(self.path):
+            self.record |= self._present_names() | facts
+            self._save()
 
     def record_damage(self, damage: dict[str, Any], **facts: Any) -> None:  # noqa: ANN401 - whatever JSON can hold
         """Record that a checkpoint was found damaged, along with other facts that change by it."""
@@ -172,12 +178,22 @@ class RunFolder:
     def end(self, status: Status, error: dict[str, Any] | None = None) -> None:
         """Record how the run ended; on a full disk in the space that :meth:`begin` or :meth:`reopen` has reserved."""
         timeline = self._timeline or Timeline(_moments_in(self.record))
-        self.record |= {"status": status, "end": to_iso(timeline.now()), "error": error}
-        if self._reserved is None:
-            self._save()
-            return
-        reserved, self._reserved = self._reserved, None
-        reserved.replace_file(as_json(mask_credentials_in(self.record)))
+        with record_lock(self.path):
+            ended = {"status": status, "end": to_iso(timeline.now()), "error": error}
+            self.record |= self._present_names() | ended
+            if self._reserved is None:
+                self._save()
+                return
+            reserved, self._reserved = self._reserved, None
+            reserved.replace_file(as_json(mask_credentials_in(self.record)))
+
+    def _present_names(self) -> dict[str, Any]:
+        """The names in run.json now, which `runs tag` may have changed since this process wrote it."""
+        try:
+            present = read_record(self.path)
+        except CheckpointError:  # damaged by others, and about to be written anew
+            return {}
+        return {key: present[key] for key in NAMES if key in present}
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add the metrics of one epoch."""
@@ -211,6 +227,40 @@ class RunFolder:
                 yield
             finally:
                 held.clear()
+
+
+@contextmanager
+def record_lock(run_dir: Path) -> Iterator[None]:
+    """Hold the lock of run.json, which each process takes that changes the file.
+
+    Raises:
+        OutputError: another process holds it for long, or the folder can't be written.
+    """
+    try:
+        with locked(run_dir / "logs" / "run.json.lock", wait_seconds=_LOCK_WAIT_SECONDS):
+            yield
+    except BlockingIOError as error:
+        raise OutputError(f"{run_dir}: another process has held the lock of run.json for long; try again") from error
+
+
+def rename_run(run_dir: Path, *, tags: Mapping[str, Any], removed: Collection[str] = (), **names: str | None) -> None:
+    """Change name, group or notes of a run in run.json, and its tags; also while the run goes on.
+
+    Args:
+        run_dir: the run folder.
+        tags: to add or replace.
+        removed: names of tags to remove.
+        names: by their entry in run.json: name, group, notes; None removes one.
+
+    Raises:
+        CheckpointError: the folder is no run folder, or its record is damaged.
+        OutputError: the folder can't be written.
+    """
+    read_record(run_dir)  # no lock file in a folder that is none
+    with record_lock(run_dir):
+        record = read_record(run_dir)
+        kept = {key: value for key, value in (record.get("tags") or {}).items() if key not in removed}
+        write_json(run_dir / "run.json", mask_credentials_in({**record, **names, "tags": {**kept, **tags}}))
 
 
 def read_record(run_dir: Path) -> dict[str, Any]:

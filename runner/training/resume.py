@@ -166,11 +166,22 @@ def rewind_folder(
     folder.reopen(
         {"overrides": list(attempt.overrides), "command": attempt.command}, best=summary_of_best(progress.best)
     )
+    _rename(folder, config, attempt)
     if damaged is not None:
         store.put_aside(damaged["checkpoint"])
         folder.record_damage(damaged)
     where = f"checkpoint {checkpoint.name}" if checkpoint is not None else "the start: there is no checkpoint"
     LOGGER.info("resumed     attempt %d, from %s", folder.record["attempts"], where)
+
+
+def _rename(folder: RunFolder, config: Config, attempt: Attempt) -> None:
+    """Take over the names that were typed for this attempt; others may have been changed by `runs tag`."""
+    typed = {override.lstrip("+~").partition("=")[0] for override in attempt.overrides}
+    names = {key: getattr(config.run, key) for key in ("name", "group", "notes") if f"run.{key}" in typed}
+    if tags := {tag: value for tag, value in config.run.tags.items() if typed & {"run.tags", f"run.tags.{tag}"}}:
+        names["tags"] = {**folder.record.get("tags", {}), **tags}
+    if names:
+        folder.update(**names)
 
 
 def resumed_precision(config: Config, dist: DistContext, checkpoint: Checkpoint | None) -> Precision:

@@ -51,6 +51,7 @@ def write_start(folder: RunFolder, config: Config, splits: Splits, dist: DistCon
             "command": attempt.command,
             "overrides": list(attempt.overrides),
             "repeats": attempt.repeats,
+            **config.run.model_dump(mode="json"),
             # So that `runs list` needs no other file of a run.
             "experiment": summary_of_experiment(config.model.model_dump(), config.data.model_dump()),
             "data": data_summary(splits),

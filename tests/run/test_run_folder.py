@@ -12,7 +12,16 @@ import pytest
 
 from runner.base import timeline
 from runner.base.errors import CheckpointError, OutputError
-from runner.run.run_folder import RunFolder, check_writable, is_alive, make_run_folder, new_run_name, read_record
+from runner.run.run_folder import (
+    NAMES,
+    RunFolder,
+    check_writable,
+    is_alive,
+    make_run_folder,
+    new_run_name,
+    read_record,
+    rename_run,
+)
 from runner.tools.runs.past import elapsed_seconds
 
 
@@ -81,6 +90,37 @@ def test_the_record_follows_the_run(tmp_path):
     assert record["end"] >= record["start"]
 
 
+def test_names_given_while_a_run_goes_on_stay(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin({"name": "first", "group": None, "tags": {"draft": True, "set": "v1"}, "notes": None})
+    rename_run(tmp_path, name="second", tags={"set": "v2"}, removed=["draft"])
+    folder.update(best={"metric": "val_top1", "value": 0.5, "epoch": 1})
+    rename_run(tmp_path, notes="why", tags={})
+    folder.end("completed")
+    record = read_record(tmp_path)
+    assert {key: record[key] for key in NAMES} == {
+        "name": "second",
+        "group": None,
+        "tags": {"set": "v2"},
+        "notes": "why",
+    }
+    assert (record["status"], record["best"]["epoch"]) == ("completed", 1)
+
+
+def test_many_who_name_a_run_at_once_lose_no_tag(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.begin({"tags": {}})
+    code = "import sys; from runner.run.run_folder import rename_run; from pathlib import Path\n"
+    code += "for number in range(20): rename_run(Path(sys.argv[1]), tags={f'{sys.argv[2]}_{number}': number})"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "abc"]
+    for number in range(20):
+        folder.update(number=number)
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    folder.end("completed")
+    record = read_record(tmp_path)
+    assert (len(record["tags"]), record["number"]) == (60, 19)
+
+
 def test_the_end_of_a_run_is_recorded_on_a_full_disk(tmp_path, full_disk):
     folder = RunFolder(tmp_path)
     folder.begin({"command": "x"})
@@ -90,7 +130,7 @@ def test_the_end_of_a_run_is_recorded_on_a_full_disk(tmp_path, full_disk):
     error = {"name": "OutputError", "message": "y" * 10_000, "rank": 0}
     folder.end("failed", error)
     assert (read_record(tmp_path)["status"], read_record(tmp_path)["error"]) == ("failed", error)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "run.json"]
     full_disk.free()
     RunFolder(tmp_path).reopen({"overrides": []}, best=None)
     assert (read_record(tmp_path)["status"], read_record(tmp_path)["attempts"]) == ("running", 2)

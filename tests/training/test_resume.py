@@ -27,7 +27,7 @@ from runner.model import build_architecture
 from runner.run import run_folder
 from runner.run.checkpoint import Checkpoint, CheckpointStore, write_manifest
 from runner.run.package import read_package
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import NAMES, RunFolder, read_record, rename_run
 from runner.trainer.loop import Trainer
 from runner.trainer.progress import Best, Progress
 from runner.trainer.state import TrainingState
@@ -294,6 +294,22 @@ def test_without_any_checkpoint_it_starts_from_the_start(tiny, tmp_path, monkeyp
     run_dir = begin(tiny(*SCENARIO), tmp_path, monkeypatch, 0)
     assert not (run_dir / "checkpoints" / "last").exists()
     assert outcome(resume(run_dir)) == unkilled(SCENARIO)
+
+
+def test_names_that_are_typed_replace_and_others_stay(tiny, tmp_path, monkeypatch):
+    named = ("run.name=first", "run.notes=why", "run.tags={set: v1, seed: 3}")
+    run_dir = begin(tiny(*named), tmp_path, monkeypatch, at_step=3)
+    rename_run(run_dir, group="later", notes="because", tags={"ok": True})
+    ready = preflight(load_saved(run_dir, ["run.name=second", "run.tags.set=v2"]))
+    attempt = Attempt(is_resumed=True, overrides=("run.name=second", "run.tags.set=v2"))
+    launch(ready, Training(attempt=attempt), folder=run_dir)
+    record = read_record(run_dir)
+    assert {key: record[key] for key in NAMES} == {
+        "name": "second",
+        "group": "later",
+        "tags": {"set": "v2", "seed": 3, "ok": True},
+        "notes": "because",
+    }
 
 
 def swap(one, other):

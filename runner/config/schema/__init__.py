@@ -15,6 +15,7 @@ from runner.config.schema.dist import DistConfig
 from runner.config.schema.distill import DistillConfig
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.optimizer import OptimizerConfig
+from runner.config.schema.run import RunConfig
 from runner.config.schema.schedule import ScheduleConfig
 from runner.config.schema.sweep import SweepConfig
 from runner.config.schema.trainer import TrainerConfig
@@ -31,6 +32,8 @@ class Config(ConfigSection):
     """Seed of the weights, the data order, the augmentation and the split."""
     output_dir: Annotated[LocalPath, PLACE, AS_TYPED]
     """Folder under which run folders are made."""
+    run: Annotated[RunConfig, NONE]
+    """How the run is named."""
     model: Annotated[ModelConfig, START]
     """What is trained."""
     data: DataConfig

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.run import Notes, OneLine, TagName, TagValue
 
 
 class ResumeRules(ConfigSection):
@@ -314,10 +315,37 @@ class RunsListCall(ConfigSection):
     """Only runs of this model; a pattern, such as resnet*."""
     data: str | None
     """Only runs on this data, such as digits, CIFAR10 or folder, or on this data.root; a pattern."""
+    name: Annotated[str | None, AS_TYPED]
+    """Only runs of this name; a pattern."""
+    group: Annotated[str | None, AS_TYPED]
+    """Only runs of this group; a pattern."""
+    tags: dict[TagName, TagValue]
+    """Only runs with these tags, tags.NAME=VALUE; a value is a pattern."""
+    sort: Annotated[str | None, AS_TYPED]
+    """A column to sort by, the best first: start (null), took, a key of metrics.jsonl such as val_top1, or a key of the
+    config such as optimizer.lr."""
+    columns: tuple[str, ...]
+    """Columns to show, such as [folder,name,optimizer.lr,val_top1]: folder, name, group, tags, notes, model, data,
+    best, epoch, status, took, start, or such keys as for sort; empty chooses."""
     limit: Annotated[int, Field(ge=1)] | None
-    """Show at most this many, the newest."""
-    format: Literal["table", "json"]
-    """A table for people, or JSON for programs."""
+    """Show at most this many, the first."""
+    format: Literal["table", "json", "csv"]
+    """A table for people; JSON or CSV for programs."""
+
+
+class RunsTagCall(ConfigSection):
+    """`python -m runner runs tag run=DIR`."""
+
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The run folder."""
+    name: Annotated[OneLine | None, AS_TYPED]
+    """A new name; null keeps the one it has."""
+    group: Annotated[OneLine | None, AS_TYPED]
+    """A new group; null keeps the one it has."""
+    notes: Annotated[Notes | None, AS_TYPED]
+    """New notes; null keeps those it has."""
+    tags: dict[TagName, TagValue]
+    """Tags to add or replace, each typed as NAME=VALUE; ~NAME removes one."""
 
 
 class RunsDiffCall(ConfigSection):
@@ -351,6 +379,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "report": ReportCall,
     "runs list": RunsListCall,
     "runs diff": RunsDiffCall,
+    "runs tag": RunsTagCall,
     "runs repeat": RunsRepeatCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
@@ -360,7 +389,17 @@ CALLS: dict[str, type[ConfigSection]] = {
 # What these commands do with other keys; the rest of the commands in CALLS apply them to the saved config of a run.
 TAKES_EXPERIMENT = frozenset({"validate", "dataset check", "dataset show", "doctor"})
 TAKES_NOTHING_ELSE = frozenset(
-    {"init", "predict", "report", "architectures", "runs list", "runs diff", "dataset import", "dataset split"}
+    {
+        "init",
+        "predict",
+        "report",
+        "architectures",
+        "runs list",
+        "runs diff",
+        "runs tag",
+        "dataset import",
+        "dataset split",
+    }
 )
 # Groups and keys of the saved config that these commands may change; others are refused, as the model is trained.
 LAID_OVER: dict[str, tuple[str, ...]] = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -40,6 +40,10 @@ class Line:
     elapsed_seconds: float | None
     error: str | None
     """Why the run failed, or why its record can't be read."""
+    name: str | None = None
+    group: str | None = None
+    tags: dict[str, Any] = field(default_factory=dict)
+    notes: str | None = None
 
 
 def find_runs(root: Path) -> Iterator[Path]:
@@ -75,6 +79,10 @@ def line_of(run_dir: Path) -> Line:
             start=str(record.get("start")),
             elapsed_seconds=elapsed_seconds(run_dir, record),
             error=f"{error.get('name')}: {error.get('message')}" if error else None,
+            name=record.get("name"),
+            group=record.get("group"),
+            tags=record.get("tags") or {},
+            notes=record.get("notes"),
         )
     except (RunnerError, OSError) as error:
         return _line_without_record(run_dir, "damaged", str(error))
@@ -100,17 +108,30 @@ def _line_without_record(run_dir: Path, status: PastStatus, error: str | None) -
 
 
 def select(
-    lines: list[Line], *, status: str | None = None, model: str | None = None, data: str | None = None
+    lines: Iterable[Line],
+    *,
+    status: str | None = None,
+    data: str | None = None,
+    tags: Mapping[str, object] | None = None,
+    **patterns: str | None,
 ) -> list[Line]:
-    """The lines that match all filters, newest first; `model` and `data` are patterns such as `resnet*`."""
-    fitting = (
+    """The lines that match all filters.
+
+    Args:
+        lines: of runs.
+        status: exactly.
+        data: a pattern, such as `CIFAR*`, for the name of the data or its folder.
+        tags: patterns by name of the tag; numbers and booleans match their text.
+        patterns: for model, name and group, such as `resnet*`.
+    """
+    return [
         line
         for line in lines
         if (status is None or line.status == status)
-        and (model is None or fnmatchcase(line.model or "", model))
         and (data is None or any(fnmatchcase(word, data) for word in (line.data or "").split(" ", 1)))
-    )
-    return sorted(fitting, key=lambda line: (line.start, line.folder), reverse=True)
+        and all(key in line.tags and fnmatchcase(str(line.tags[key]), str(want)) for key, want in (tags or {}).items())
+        and all(want is None or fnmatchcase(getattr(line, key) or "", want) for key, want in patterns.items())
+    ]
 
 
 def _model_and_data(run_dir: Path, record: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -24,8 +24,12 @@ NO_PATHS = {
     "encoding",
     "sha256",
     "pattern",
+    "name",
+    "group",
+    "notes",
+    "sort",
 }
-KEYS = sorted(set(keys_as_typed(Config)))
+KEYS = sorted(key for key in set(keys_as_typed(Config)) if key.removeprefix("run.") not in NO_PATHS)
 KEYS_OF_CALLS = [
     (command, key)
     for command, rules in CALLS.items()

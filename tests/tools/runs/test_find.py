@@ -20,20 +20,24 @@ def test_runs_are_found_in_sweeps_too_and_not_within_runs(tmp_path):
     assert list(find_runs(tmp_path / names[0])) == [tmp_path / names[0]]
 
 
-def test_newest_first_and_filters(tmp_path):
+def test_filters(tmp_path):
     on = {"model": "resnet50", "data": "folder", "data_root": "/photos/ants"}
     write_record(tmp_path / "a", start="2026-01-01T00:00:00+00:00", status="failed")
     write_record(tmp_path / "b", start="2026-01-03T00:00:00+00:00", experiment=on)
-    write_record(tmp_path / "c", start="2026-01-02T00:00:00+00:00")
+    named = {"name": "base", "group": "g", "tags": {"set": "v2", "seed": 3, "ok": True}}
+    write_record(tmp_path / "c", start="2026-01-02T00:00:00+00:00", **named)
     lines = [line_of(folder) for folder in find_runs(tmp_path)]
 
     def names(**filters):
-        return [line.folder.name for line in select(lines, **filters)]
+        return sorted(line.folder.name for line in select(lines, **filters))
 
-    assert names() == ["b", "c", "a"]
+    assert names() == ["a", "b", "c"]
     assert names(status="failed") == ["a"]
     assert names(model="resnet5*") == names(data="folder") == names(data="/photos/*") == ["b"]
     assert names(data="digits", status="completed") == ["c"]
+    assert names(name="b?se") == names(group="g") == names(tags={"set": "v*"}) == ["c"]
+    assert names(tags={"seed": 3, "ok": True}) == ["c"]
+    assert names(name="base", tags={"set": "v1"}) == names(tags={"absent": "*"}) == []
     assert names(model="vit") == []
 
 

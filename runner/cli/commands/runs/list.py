@@ -1,20 +1,25 @@
-"""`python -m runner runs list [root=outputs] [status=… model=… data=…] [limit=…] [format=json]`: runs, newest first."""
+"""`python -m runner runs list [root=outputs] [status=… tags.a=…] [sort=val_top1] [columns=[…]] [format=csv]`."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE, ConfigError, Problem
+from runner.base.safe_text import csv_lines
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import RunsListCall
+from runner.tools.runs.columns import FACTS, Columns
 from runner.tools.runs.find import Line, as_table, find_runs, line_of, select
 from runner.tools.runs.past import describe_metric, describe_seconds
 
-_HEAD = ("folder", "model", "data", "best", "epoch", "status", "took", "started (UTC)")
+_USUAL = ("folder", "model", "data", "best", "epoch", "status", "took", "start")
+_HEADINGS = {"start": "started (UTC)"}
 _NOTHING = "–"
 
 
@@ -22,49 +27,79 @@ def run(argv: list[str]) -> int:
     """List runs.
 
     Raises:
-        ConfigError: a filter is wrong, or the folder does not exist.
+        ConfigError: a filter or a column is wrong, or the folder does not exist.
     """
     call = read_own("runs list", RunsListCall, argv)
     root = typed_path(call.root, "root")
     if not root.is_dir():
         raise ConfigError([Problem(key="root", value=call.root, has_value=True, message="there is no such folder")])
-    lines = select(
-        [line_of(folder) for folder in find_runs(root)], status=call.status, model=call.model, data=call.data
-    )
+    filters = {key: getattr(call, key) for key in ("status", "model", "data", "name", "group", "tags")}
+    columns = Columns(select(map(line_of, find_runs(root)), **filters))
+    for key, column in [*(("columns", column) for column in call.columns), ("sort", call.sort or "start")]:
+        columns.check(key, column)
+    lines = columns.sorted(call.sort)
     shown = lines[: call.limit]
-    if call.format == "json":
-        show(json.dumps([_as_json(line) for line in shown], indent=2, ensure_ascii=False))
-    else:
-        show(_table([_cells(line, root) for line in shown]) if shown else f"no such runs under {root}")
-        if len(shown) < len(lines):
-            show(f"{len(lines) - len(shown)} older runs are not shown (limit={call.limit})")
+    match call.format:
+        case "json":
+            show(json.dumps([_as_json(line, call.columns, columns) for line in shown], indent=2, ensure_ascii=False))
+        case "csv":
+            names = call.columns or FACTS
+            cells = ([_plain(columns.value(line, name)) for name in names] for line in shown)
+            show(csv_lines([names, *cells]).removesuffix("\n"))
+        case "table":
+            names = call.columns or _usual(shown, call.sort)
+            rows = [[_cell(line, name, columns, root) for name in names] for line in shown]
+            show(_table(names, rows) if shown else f"no such runs under {root}")
+    if len(shown) < len(lines) and call.format == "table":
+        kind = "older" if call.sort is None else "more"
+        show(f"{len(lines) - len(shown)} {kind} runs are not shown (limit={call.limit})")
     return EXIT_DONE
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _usual(lines: Sequence[Line], sort: str | None) -> tuple[str, ...]:
+    """The columns where none are asked for: with the names, if there are any, and with what the runs are sorted by."""
+    named = ["name"] if any(line.name for line in lines) else []
+    sorted_by = [sort] if sort is not None and sort not in (*_USUAL, "name") else []
+    return (_USUAL[0], *named, *sorted_by, *_USUAL[1:])
+
+
+def _table(names: Sequence[str], rows: list[list[str]]) -> str:
     # The folder has the start in its name.
-    return as_table(
-        _HEAD,
-        rows,
-        width=shutil.get_terminal_size().columns,
-        rigid=("best", "epoch", "status"),
-        optional=("started (UTC)", "took", "epoch"),
-    )
+    head = [_HEADINGS.get(name, name) for name in names]
+    rigid, optional = ("best", "epoch", "status"), (_HEADINGS["start"], "took", "epoch")
+    return as_table(head, rows, width=shutil.get_terminal_size().columns, rigid=rigid, optional=optional)
 
 
-def _as_json(line: Line) -> dict[str, object]:
+def _as_json(line: Line, names: Sequence[str], columns: Columns) -> dict[str, object]:
+    if names:
+        return {name: columns.value(line, name) for name in names}
     return {**vars(line), "folder": str(line.folder.resolve())}
 
 
-def _cells(line: Line, root: Path) -> tuple[str, ...]:
-    best, error = line.best, (line.error or "").partition(":")[0]
-    return (
-        str(root if line.folder == root else line.folder.relative_to(root)),
-        line.model or _NOTHING,
-        line.data or _NOTHING,
-        f"{best['metric']} {describe_metric(best['metric'], best['value'])}" if best else _NOTHING,
-        str(best["epoch"]) if best else _NOTHING,
-        f"{line.status} ({error})" if error.isidentifier() else line.status,
-        _NOTHING if line.elapsed_seconds is None else describe_seconds(line.elapsed_seconds),
-        line.start.removesuffix("+00:00").replace("T", " "),
-    )
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+def _cell(line: Line, name: str, columns: Columns, root: Path) -> str:
+    value = columns.value(line, name)
+    match name:
+        case _ if value is None:
+            text = _NOTHING
+        case "folder":
+            text = str(root if line.folder == root else line.folder.relative_to(root))
+        case "best" if line.best:
+            text = f"{line.best['metric']} {describe_metric(line.best['metric'], value)}"
+        case "status":
+            error = (line.error or "").partition(":")[0]
+            text = f"{value} ({error})" if error.isidentifier() else str(value)
+        case "took":
+            text = describe_seconds(value)
+        case "start":
+            text = str(value).removesuffix("+00:00").replace("T", " ")
+        case "tags":
+            text = ", ".join(f"{key}={item}" for key, item in value.items())
+        case _ if name.startswith(("val_", "train_top", "train_loss")) and isinstance(value, int | float):
+            text = describe_metric(name, value)
+        case _:
+            text = f"{value:.6g}" if isinstance(value, float) else str(_plain(value))
+    return text

@@ -48,6 +48,34 @@ def test_a_limit_says_what_it_leaves_out(root, capsys):
     assert "no such runs" in capsys.readouterr().out
 
 
+def test_names_columns_and_order(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    rates = {"slow": 0.5, "fast": 0.7}
+    for name, value in rates.items():
+        best = {"metric": "val_top1", "value": value, "epoch": 1}
+        make_run(tmp_path / name, (f"optimizer.lr={value}",), name=name, tags={"set": "v2"}, best=best)
+    make_run(tmp_path / "plain", best=None)
+    run([f"root={tmp_path}", "sort=best"])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["folder", "name"]
+    assert [line.split()[0] for line in lines] == ["fast", "slow", "plain"]
+    run([f"root={tmp_path}", "tags.set=v*", "columns=[name,optimizer.lr,tags.set,tags]", "sort=name"])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "optimizer.lr", "tags.set", "tags"]
+    assert [line.split() for line in lines] == [["fast", "0.7", "v2", "set=v2"], ["slow", "0.5", "v2", "set=v2"]]
+    run([f"root={tmp_path}", "name=fast", "columns=[name,tags,optimizer.lr]", "format=csv"])
+    assert capsys.readouterr().out == 'name,tags,optimizer.lr\nfast,"{""set"": ""v2""}",0.7\n'
+    run([f"root={tmp_path}", "name=fast", "columns=[name,tags]", "format=json"])
+    assert json.loads(capsys.readouterr().out) == [{"name": "fast", "tags": {"set": "v2"}}]
+
+
+def test_a_column_that_no_run_has_is_named(root):
+    with pytest.raises(ConfigError, match="columns = 'statuss': no run has this; did you mean status"):
+        run([f"root={root}", "columns=[statuss]"])
+    with pytest.raises(ConfigError, match=r"sort = 'optimizer\.lrr': no run has this"):
+        run([f"root={root}", "sort=optimizer.lrr"])
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
