@@ -13,7 +13,6 @@ import yaml
 from runner.base.errors import ConfigError
 from runner.config import CONF_DIR
 from runner.config.hydra_compose import ComposedJob
-from runner.config.schema.base import ConfigSection
 from runner.config.schema.checks.validation import MISSING
 from tests.composed import compose_jobs
 
@@ -112,11 +111,13 @@ def test_each_command_with_its_own_keys_has_rules(file):
     from runner.config.schema import calls
 
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    sections = [item for item in vars(calls).values() if isinstance(item, type) and issubclass(item, ConfigSection)]
-    rules = [section for section in sections if set(section.model_fields) == set(values)]
-    assert len(rules) == 1, f"no class in runner/config/schema/calls.py has the keys of {file}"
-    given = {name: "given" if value == MISSING else value for name, value in values.items()}
-    rules[0].model_validate_json(json.dumps(given))
+    (rules,) = [rules for command, rules in calls.CALLS.items() if command.replace(" ", "_") == file.stem]
+    assert set(rules.model_fields) == set(values)
+    given = {
+        name: (1 if rules.model_fields[name].annotation is int else "given") if value == MISSING else value
+        for name, value in values.items()
+    }
+    rules.model_validate_json(json.dumps(given))
 
 
 def test_each_file_is_reached_by_an_option(reached):

@@ -304,8 +304,8 @@ class ArchitecturesCall(ConfigSection):
     """A table for people, or JSON for programs."""
 
 
-class RunsListCall(ConfigSection):
-    """`python -m runner runs list`."""
+class RunsFilter(ConfigSection):
+    """Which runs under a folder are meant."""
 
     root: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """Folder that is searched for runs, with all folders in it."""
@@ -321,6 +321,11 @@ class RunsListCall(ConfigSection):
     """Only runs of this group; a pattern."""
     tags: dict[TagName, TagValue]
     """Only runs with these tags, tags.NAME=VALUE; a value is a pattern."""
+
+
+class RunsListCall(RunsFilter):
+    """`python -m runner runs list`."""
+
     sort: Annotated[str | None, AS_TYPED]
     """A column to sort by, the best first: start (null), took, a key of metrics.jsonl such as val_top1, or a key of the
     config such as optimizer.lr."""
@@ -331,6 +336,45 @@ class RunsListCall(ConfigSection):
     """Show at most this many, the first."""
     format: Literal["table", "json", "csv"]
     """A table for people; JSON or CSV for programs."""
+
+
+class RunsCompareCall(RunsFilter):
+    """`python -m runner runs compare output=FILE.html`."""
+
+    output: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The page to write, a new file."""
+    runs: tuple[LocalPath, ...]
+    """The run folders to draw, in place of those that the filters find."""
+    sort: Annotated[str | None, AS_TYPED]
+    """As of runs list."""
+    limit: Annotated[int, Field(ge=1, le=50)]
+    """Draw at most this many, the first."""
+
+
+class RunsWatchCall(ConfigSection):
+    """`python -m runner runs watch run=DIR`."""
+
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The run folder, also on a disk that another machine writes."""
+    every_seconds: Annotated[float, Field(gt=0, le=3600)]
+    """How often the folder is looked at."""
+
+
+class RunsDeleteCall(ConfigSection):
+    """`python -m runner runs delete run=DIR`."""
+
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The run folder, of a run that is completed or has no checkpoint to resume from."""
+
+
+class RunsPruneCall(RunsFilter):
+    """`python -m runner runs prune keep=N`."""
+
+    keep: Annotated[int, Field(ge=0)]
+    """How many checkpoints stay of each run, the newest; those that `best` and `last` name stay too, and the newest
+    valid one of a run that is not completed. With 0, completed runs keep their package alone."""
+    dry_run: bool
+    """Only say what would be deleted."""
 
 
 class RunsTagCall(ConfigSection):
@@ -380,6 +424,10 @@ CALLS: dict[str, type[ConfigSection]] = {
     "runs list": RunsListCall,
     "runs diff": RunsDiffCall,
     "runs tag": RunsTagCall,
+    "runs compare": RunsCompareCall,
+    "runs watch": RunsWatchCall,
+    "runs delete": RunsDeleteCall,
+    "runs prune": RunsPruneCall,
     "runs repeat": RunsRepeatCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
@@ -397,6 +445,10 @@ TAKES_NOTHING_ELSE = frozenset(
         "runs list",
         "runs diff",
         "runs tag",
+        "runs compare",
+        "runs watch",
+        "runs delete",
+        "runs prune",
         "dataset import",
         "dataset split",
     }

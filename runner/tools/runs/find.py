@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,14 +13,16 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from runner.base.errors import RunnerError
-from runner.base.user_paths import refuse_outside_links_at
+from runner.base.errors import ConfigError, Problem, RunnerError
+from runner.base.user_paths import refuse_outside_links_at, typed_path
 from runner.config.saved import read_values
+from runner.config.schema.calls import RunsFilter
 from runner.run.run_folder import read_record, summary_of_experiment
 from runner.tools.runs.past import PastStatus, elapsed_seconds, status_of
 
 _LEAST_WIDTH = 10
 """To which a column of a table is shortened at most."""
+_TEMPORARY = re.compile(r"\..*\.tmp")  # such as a run that is being deleted
 # Files from which a line is made.
 _READ = ("run.json", "config.yaml", "logs/rank_0.log")
 
@@ -56,7 +59,8 @@ def find_runs(root: Path) -> Iterator[Path]:
             continue
         try:
             with os.scandir(folder) as entries:
-                pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+                folders = (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+                pending += [Path(entry.path) for entry in folders if not _TEMPORARY.fullmatch(entry.name)]
         except PermissionError:
             continue  # another user's folder
 
@@ -132,6 +136,19 @@ def select(
         and all(key in line.tags and fnmatchcase(str(line.tags[key]), str(want)) for key, want in (tags or {}).items())
         and all(want is None or fnmatchcase(getattr(line, key) or "", want) for key, want in patterns.items())
     ]
+
+
+def select_under(call: RunsFilter) -> tuple[Path, list[Line]]:
+    """The folder that was typed, and the runs under it that match all filters.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    root = typed_path(call.root, "root")
+    if not root.is_dir():
+        raise ConfigError([Problem(key="root", value=call.root, has_value=True, message="there is no such folder")])
+    filters = {key: getattr(call, key) for key in ("status", "model", "data", "name", "group", "tags")}
+    return root, select(map(line_of, find_runs(root)), **filters)
 
 
 def _model_and_data(run_dir: Path, record: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -34,7 +34,7 @@ KEYS_OF_CALLS = [
     (command, key)
     for command, rules in CALLS.items()
     for key in keys_as_typed(rules)
-    if key not in NO_PATHS and (command, key) != ("runs list", "model")
+    if key not in NO_PATHS and not (command.startswith("runs ") and key == "model")
 ]
 OPTION = {"data.exclude": "data=synthetic", "data.root": "data=folder", "data.train": "data=csv"}
 

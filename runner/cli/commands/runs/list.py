@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.console import show
-from runner.base.errors import EXIT_DONE, ConfigError, Problem
+from runner.base.errors import EXIT_DONE
 from runner.base.safe_text import csv_lines
-from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import RunsListCall
 from runner.tools.runs.columns import FACTS, Columns
-from runner.tools.runs.find import Line, as_table, find_runs, line_of, select
+from runner.tools.runs.find import Line, as_table, select_under
 from runner.tools.runs.past import describe_metric, describe_seconds
 
 _USUAL = ("folder", "model", "data", "best", "epoch", "status", "took", "start")
@@ -30,11 +29,8 @@ def run(argv: list[str]) -> int:
         ConfigError: a filter or a column is wrong, or the folder does not exist.
     """
     call = read_own("runs list", RunsListCall, argv)
-    root = typed_path(call.root, "root")
-    if not root.is_dir():
-        raise ConfigError([Problem(key="root", value=call.root, has_value=True, message="there is no such folder")])
-    filters = {key: getattr(call, key) for key in ("status", "model", "data", "name", "group", "tags")}
-    columns = Columns(select(map(line_of, find_runs(root)), **filters))
+    root, lines = select_under(call)
+    columns = Columns(lines)
     for key, column in [*(("columns", column) for column in call.columns), ("sort", call.sort or "start")]:
         columns.check(key, column)
     lines = columns.sorted(call.sort)

@@ -8,6 +8,8 @@ from runner.base.errors import ConfigError, UsageError
 from runner.cli.commands.runs.list import run
 from tests.made_runs import make_run
 
+RUNS = ("list", "diff", "repeat", "tag", "compare", "watch", "delete", "prune")
+
 
 @pytest.fixture
 def root(tmp_path):
@@ -97,7 +99,7 @@ def test_a_bare_word_gets_a_hint():
         run(["outputs"])
 
 
-@pytest.mark.parametrize("command", ["runs.list", "runs.diff", "runs.repeat", "report", "export"])
+@pytest.mark.parametrize("command", [*(f"runs.{name}" for name in RUNS), "report", "export"])
 def test_no_torch_and_no_drawing_is_imported_before_it_is_needed(command):
     heavy = "[name for name in ('torch', 'matplotlib', 'jinja2') if name in sys.modules]"
     code = f"import runner.cli.commands.{command}, sys; print({heavy})"
