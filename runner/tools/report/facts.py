@@ -14,7 +14,15 @@ from typing import Any
 from runner.base.errors import CheckpointError
 from runner.base.untrusted import UntrustedFileError, read_tail, unreadable
 from runner.run.run_folder import summary_of_experiment
-from runner.tools.runs.past import PastRun, data_of, describe_metric, describe_seconds, elapsed_seconds, has_top5
+from runner.tools.runs.past import (
+    PastRun,
+    data_of,
+    describe_metric,
+    describe_names,
+    describe_seconds,
+    elapsed_seconds,
+    has_top5,
+)
 
 _WARNING = re.compile(r"^\S+ \S+ WARNING (.*)$")
 _MOST_WARNINGS = 50
@@ -33,7 +41,10 @@ class Summary:
 
     title: str
     name: str
-    """The run's name: the last two parts of its folder."""
+    """The last two parts of its folder."""
+    names: str
+    """What `run.name`, `run.group` and `run.tags` say."""
+    notes: str | None
     status: str
     lead: tuple[str, ...]
     """Sentences: what, on what, how well, how fast."""
@@ -62,6 +73,8 @@ def summary(run: PastRun) -> Summary:
     return Summary(
         title=f"{experiment['model']} on {data}",
         name="/".join(run.path.parts[-2:]),
+        names=describe_names(run.record),
+        notes=run.record.get("notes"),
         status=run.status,
         lead=tuple(_lead(run, experiment)),
         tiles=tuple(_tiles(run)),

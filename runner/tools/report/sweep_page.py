@@ -18,6 +18,7 @@ from runner.tools.report.sweep_charts import (
     positions,
 )
 from runner.tools.report.write import fill_template
+from runner.tools.runs.past import describe_names
 from runner.tools.sweep.leaderboard import (
     Leaderboard,
     LeaderboardRow,
@@ -52,6 +53,7 @@ def render_sweep(folder: SweepFolder) -> str:
     record = folder.record()
     board = read_leaderboard(folder, folder.trials(), record["metrics"], record["directions"])
     counts = Counter(outcome.status for outcome in board.outcomes)
+    names = {describe_names(outcome.trial.config.get("run", {})) for outcome in board.outcomes} - {""}
     goals = zip(board.directions, board.metrics, strict=True)
     return fill_template(
         "sweep.html",
@@ -59,6 +61,7 @@ def render_sweep(folder: SweepFolder) -> str:
         counts=", ".join(f"{number} {status}" for status, number in counts.items()),
         goals=", ".join(f"{direction} {metric}" for direction, metric in goals),
         start=record["start"],
+        names=sorted(names) if len(names) == 1 else (),
         best=_winner(board, config_flags(record["argv"])),
         columns=["rank", "trial", *board.metrics, *board.keys, "epochs", "seconds", "status"],
         rows=[_row(row, board) for row in board.rows],

@@ -15,7 +15,7 @@ FACTS = ("folder", "name", "group", "tags", "notes", "model", "data", "best", "e
 _SMALLER_IS_BETTER = ("loss", "seconds")
 
 
-class Columns:
+class RunColumns:
     """Values of columns by run; the metrics and the config of a run are read once, where a column asks for them."""
 
     def __init__(self, lines: Sequence[Line]) -> None:

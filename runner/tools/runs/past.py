@@ -112,6 +112,13 @@ def describe_metric(metric: str, value: float) -> str:
     return f"{value:.4f}" if metric.endswith("loss") else f"{value:.2%}"
 
 
+def describe_names(record: dict[str, Any]) -> str:
+    """How a run is named, in one line: its name, group and tags; empty where it has none."""
+    group, tags = record.get("group"), record.get("tags") or {}
+    parts = (record.get("name"), group and f"group {group}", ", ".join(f"{tag}={value}" for tag, value in tags.items()))
+    return " · ".join(part for part in parts if part)
+
+
 def _newest_state(checkpoints: Path) -> dict[str, Any]:
     name = read_pointer(checkpoints / "last")
     try:

@@ -47,6 +47,16 @@ def test_the_same_sweep_is_the_same_page(folder, add_trial):
     assert render_sweep(folder) == render_sweep(folder)
 
 
+def test_the_names_of_the_trials_stand_above_unless_they_differ(folder, add_trial, base_config, monkeypatch):
+    names = {"name": None, "group": "g", "tags": {"set": "v2"}, "notes": None}
+    monkeypatch.setitem(base_config, "run", names)
+    add_trial({"optimizer.lr": "0.1"}, [0.1])
+    assert "· group g · set=v2</p>" in render_sweep(folder)
+    monkeypatch.setitem(base_config, "run", names | {"group": "h"})
+    add_trial({"optimizer.lr": "0.2"}, [0.1])
+    assert "group" not in render_sweep(folder)
+
+
 def test_a_sweep_that_has_just_begun_has_a_page(folder, add_trial):
     assert "No trial has been trained to its end." in render_sweep(folder)
     add_trial({"seed": "1"}, [], None)

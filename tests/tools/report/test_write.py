@@ -106,6 +106,8 @@ def test_data_that_is_missing_or_changed_is_named(tmp_path):
         ({"status": "running", "end": None, "best": None}, "No epoch has been finished"),
         ({"status": "failed", "best": None, "error": {"name": "DeviceError", "message": "<gone>"}}, "&lt;gone&gt;"),
         ({"status": "stopped"}, "runner resume run="),
+        ({"name": "<base>", "group": "g", "tags": {"a": 1, "b": "x"}}, "&lt;base&gt; · group g · a=1, b=x</p>"),
+        ({"notes": "first\nsecond"}, '<p class="lead notes">first\nsecond</p>'),
     ],
 )
 def test_a_run_without_epochs_and_evaluation_has_a_report(tmp_path, facts, words):

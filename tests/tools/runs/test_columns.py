@@ -3,7 +3,7 @@ import json
 import pytest
 
 from runner.base.errors import ConfigError
-from runner.tools.runs.columns import Columns
+from runner.tools.runs.columns import RunColumns
 from runner.tools.runs.find import line_of
 from tests.made_runs import make_run
 
@@ -21,7 +21,7 @@ def columns(tmp_path):
         folder = make_run(tmp_path / name, (f"optimizer.lr=0.{9 - position}",), best=best, start=start)
         write_rows(folder, {"val_top1": 0.5 + position / 10, "val_loss": 1.0 - position / 10}, {"val_loss": 9.0})
     make_run(tmp_path / "d", best=None, start="2025-01-01T00:00:00+00:00")
-    return Columns([line_of(tmp_path / name) for name in "abcd"])
+    return RunColumns([line_of(tmp_path / name) for name in "abcd"])
 
 
 def names(lines):
@@ -47,7 +47,7 @@ def test_the_best_come_first_and_those_without_a_value_last(columns, column, ord
 def test_a_best_loss_is_a_small_one(tmp_path):
     for name, value in (("a", 2.0), ("b", 1.0)):
         make_run(tmp_path / name, best={"metric": "val_loss", "value": value, "epoch": 1})
-    assert names(Columns([line_of(tmp_path / name) for name in "ab"]).sorted("best")) == "ba"
+    assert names(RunColumns([line_of(tmp_path / name) for name in "ab"]).sorted("best")) == "ba"
 
 
 def test_a_damaged_run_has_no_metrics_and_no_config(tmp_path):
@@ -55,7 +55,7 @@ def test_a_damaged_run_has_no_metrics_and_no_config(tmp_path):
     (folder / "config.yaml").write_text("{")
     (folder / "metrics.jsonl").write_text("[]\n")
     line = line_of(folder)
-    columns = Columns([line])
+    columns = RunColumns([line])
     assert columns.value(line, "val_loss") is None
     assert columns.value(line, "optimizer.lr") is None
 
@@ -63,7 +63,7 @@ def test_a_damaged_run_has_no_metrics_and_no_config(tmp_path):
 def test_what_no_run_has_is_named_with_what_there_is(columns):
     columns.check("sort", "trainer.epochs")
     columns.check("sort", "notes")  # a fact, which no run happens to have
-    Columns([]).check("sort", "anything")
+    RunColumns([]).check("sort", "anything")
     with pytest.raises(ConfigError, match="did you mean val_loss"):
         columns.check("sort", "val_los")
     with pytest.raises(ConfigError, match=r"there are .*val_top1, and the config's keys"):

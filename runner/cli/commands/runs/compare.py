@@ -9,7 +9,7 @@ from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import RunsCompareCall
 from runner.run.run_folder import read_record
-from runner.tools.runs.columns import Columns
+from runner.tools.runs.columns import RunColumns
 from runner.tools.runs.find import Line, line_of, select_under
 
 
@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     lines = [line for line in lines if line.status not in ("damaged", "queued")]
     if not lines:
         raise ConfigError([Problem(key="root", value=str(root), has_value=True, message="no such runs under it")])
-    columns = Columns(lines)
+    columns = RunColumns(lines)
     columns.check("sort", call.sort or "start")
     chosen = (lines if call.runs and call.sort is None else columns.sorted(call.sort))[: call.limit]
     from runner.tools.report.compare_page import render_comparison  # noqa: PLC0415 - draws

@@ -13,7 +13,7 @@ from runner.base.errors import EXIT_DONE
 from runner.base.safe_text import csv_lines
 from runner.cli.call import read_own
 from runner.config.schema.calls import RunsListCall
-from runner.tools.runs.columns import FACTS, Columns
+from runner.tools.runs.columns import FACTS, RunColumns
 from runner.tools.runs.find import Line, as_table, select_under
 from runner.tools.runs.past import describe_metric, describe_seconds
 
@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     """
     call = read_own("runs list", RunsListCall, argv)
     root, lines = select_under(call)
-    columns = Columns(lines)
+    columns = RunColumns(lines)
     for key, column in [*(("columns", column) for column in call.columns), ("sort", call.sort or "start")]:
         columns.check(key, column)
     lines = columns.sorted(call.sort)
@@ -66,7 +66,7 @@ def _table(names: Sequence[str], rows: list[list[str]]) -> str:
     return as_table(head, rows, width=shutil.get_terminal_size().columns, rigid=rigid, optional=optional)
 
 
-def _as_json(line: Line, names: Sequence[str], columns: Columns) -> dict[str, object]:
+def _as_json(line: Line, names: Sequence[str], columns: RunColumns) -> dict[str, object]:
     if names:
         return {name: columns.value(line, name) for name in names}
     return {**vars(line), "folder": str(line.folder.resolve())}
@@ -76,7 +76,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
-def _cell(line: Line, name: str, columns: Columns, root: Path) -> str:
+def _cell(line: Line, name: str, columns: RunColumns, root: Path) -> str:
     value = columns.value(line, name)
     match name:
         case _ if value is None:
