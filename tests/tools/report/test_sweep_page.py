@@ -54,7 +54,7 @@ def test_the_names_of_the_trials_stand_above_unless_they_differ(folder, add_tria
     assert "· group g · set=v2</p>" in render_sweep(folder)
     monkeypatch.setitem(base_config, "run", names | {"group": "h"})
     add_trial({"optimizer.lr": "0.2"}, [0.1])
-    assert "group" not in render_sweep(folder)
+    assert "· group" not in render_sweep(folder)
 
 
 def test_a_sweep_that_has_just_begun_has_a_page(folder, add_trial):
