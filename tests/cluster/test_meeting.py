@@ -125,7 +125,7 @@ def test_two_processes_meet(start, tmp_path, environment_of, overrides):
     ended_well([start(*line, **environment_of(rank, port)) for rank in (1, 0)])
     run_dir, record = the_run(tmp_path)
     assert (record["world_size"], record["launcher"]) == (2, "adopted")
-    assert {file.name for file in (run_dir / "logs").iterdir()} == {"rank_0.log", "rank_1.log"}
+    assert {file.name for file in (run_dir / "logs").iterdir()} == {"rank_0.log", "rank_1.log", "run.json.lock"}
 
 
 def test_azures_file_may_be_left_from_a_job_that_crashed(start, tmp_path):

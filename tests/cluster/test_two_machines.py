@@ -99,7 +99,7 @@ def test_the_same_command_on_two_machines_makes_one_run(cable, start_on, tmp_pat
     record = json.loads(run_file.read_text())
     assert (record["status"], record["world_size"]) == ("completed", 2)
     logs = {path.name for path in (run_file.parent / "logs").iterdir()}
-    assert logs == {"rank_0.log", "rank_1.log", "launcher_nodeA.log", "launcher_nodeB.log"}
+    assert logs == {"rank_0.log", "rank_1.log", "run.json.lock", "launcher_nodeA.log", "launcher_nodeB.log"}
 
 
 def test_without_a_shared_file_system_rank_0s_machine_keeps_the_run(cable, start_on, tmp_path):

@@ -127,7 +127,7 @@ def test_two_processes_learn_what_one_learns_from_the_same_global_batches(run_cl
     assert rows[0]["train_loss"] == pytest.approx(rows[1]["train_loss"], rel=1e-5)
     assert "launch      elastic (2 processes, dist.procs_per_node = 2)" in done.stdout
     logs = {path.name for path in (run_dir / "logs").iterdir()}
-    assert logs == {"rank_0.log", "rank_1.log", "launcher.log"}
+    assert logs == {"rank_0.log", "rank_1.log", "launcher.log", "run.json.lock"}
     assert "dist.procs_per_node=2" in record["command"], "what was typed, not how the agent starts a process"
 
 
@@ -146,7 +146,7 @@ def test_adopted_ranks_make_one_run_folder(start, tmp_path, starter):
     run_dir, record = the_run(tmp_path)
     assert (record["status"], record["world_size"], record["launcher"]) == ("completed", 2, "adopted")
     assert out.count("run folder  ") == 1, "one rank speaks for all"
-    assert {path.name for path in (run_dir / "logs").iterdir()} == {"rank_0.log", "rank_1.log"}
+    assert {path.name for path in (run_dir / "logs").iterdir()} == {"rank_0.log", "rank_1.log", "run.json.lock"}
 
 
 def test_ranks_of_different_configs_end_with_the_difference(start, tmp_path):

@@ -57,7 +57,7 @@ def test_the_run_folder_is_as_the_contract_says(finished):
         "report.html",
     }
     assert finished.run_dir.parent.parent.name == "outputs"
-    assert [path.name for path in (finished.run_dir / "logs").iterdir()] == ["rank_0.log"]
+    assert {path.name for path in (finished.run_dir / "logs").iterdir()} == {"rank_0.log", "run.json.lock"}
 
 
 def test_the_record_explains_the_run(finished):
