@@ -73,9 +73,13 @@ def _outcome(line: Line) -> tuple[str, ...]:
 
 
 def _curves(runs: Sequence[PastRun], labels: Sequence[str]) -> Iterator[Picture]:
-    """A chart per metric that any run has, of validation first."""
-    known = dict.fromkeys(key for run in runs for row in run.rows for key, value in row.items() if _is_number(value))
+    """A chart per metric that differs anywhere, of validation first."""
+    known: dict[str, set[float]] = {}
+    for key, value in (item for run in runs for row in run.rows for item in row.items()):
+        if _is_number(value):
+            known.setdefault(key, set()).add(value)
     metrics = [key for key in known if key not in ("epoch", "step", *_LAST_KEYS) and "second" not in key]
+    metrics = [key for key in metrics if len(known[key]) > 1]
     metrics.sort(key=lambda key: not key.startswith("val"))
     for key in [*metrics, *(key for key in _LAST_KEYS if key in known)]:
         yield _chart(runs, labels, key)

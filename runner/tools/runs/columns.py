@@ -54,7 +54,8 @@ class RunColumns:
             return facts[column]
         if column.startswith("tags."):
             return line.tags.get(column.removeprefix("tags."))
-        return self._row(line).get(column) if "." not in column else _within(self._config(line), column)
+        metric = self._row(line).get(column)
+        return metric if metric is not None else _within(self._config(line), column)
 
     def sorted(self, column: str | None) -> list[Line]:
         """The runs, the best first by a column (by `start` or None the newest); those without a value come last."""

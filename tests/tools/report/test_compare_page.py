@@ -28,9 +28,17 @@ def test_curves_of_all_runs_and_the_keys_that_differ(root):
     assert "<script" not in text
     assert "&lt;script&gt; (" in text  # two have the name, so the folder follows
     captions = re.findall(r"<figcaption>([^<]+)</figcaption>", text)
-    assert captions[:3] == ["val_loss", "val_top1", "val_top5"]
+    assert captions[:3] == ["val_loss", "val_top1", "train_loss"], "val_top5 has one value everywhere"
     assert captions[-3:] == ["lr", "train_images_per_second", "epoch_seconds"]
     assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text) == []
+
+
+def test_a_metric_with_one_value_everywhere_has_no_chart(tmp_path):
+    for name, skipped in (("a", 0), ("b", 0)):
+        make_run(tmp_path / name, (), ({**row(1), "val_images_skipped": skipped}, row(2)))
+    text = render_comparison([line_of(tmp_path / name) for name in "ab"])
+    assert "val_images_skipped" not in text
+    assert "val_loss" in text
 
 
 def test_the_same_runs_are_the_same_page(root):

@@ -62,6 +62,7 @@ def test_a_damaged_run_has_no_metrics_and_no_config(tmp_path):
 
 def test_what_no_run_has_is_named_with_what_there_is(columns):
     columns.check("sort", "trainer.epochs")
+    columns.check("sort", "seed")  # a key of the config that is in no group
     columns.check("sort", "notes")  # a fact, which no run happens to have
     RunColumns([]).check("sort", "anything")
     with pytest.raises(ConfigError, match="did you mean val_loss"):

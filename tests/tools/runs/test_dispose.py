@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pytest
@@ -98,6 +99,7 @@ def test_deleting(made, tmp_path, capsys):
         delete_run(resumable)
     assert delete_run(hopeless) > 0
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    os.mkfifo(tmp_path / "pipe")
     for folder in (tmp_path, resumable / "checkpoints"):
         with pytest.raises(CheckpointError, match="is no run folder"):
             delete.run([f"run={folder}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE
-from runner.base.user_paths import refuse_outside_links, typed_path
+from runner.base.user_paths import refuse_outside_links, refuse_outside_links_at, typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import RunsDeleteCall
 from runner.run.run_folder import read_record
@@ -19,8 +19,9 @@ def run(argv: list[str]) -> int:
     """
     call = read_own("runs delete", RunsDeleteCall, argv)
     run_dir = typed_path(call.run, "run").resolve()
+    refuse_outside_links_at(run_dir, ("run.json",))
+    read_record(run_dir)  # before the walk, which may be long in a folder that is no run
     refuse_outside_links(run_dir)
-    read_record(run_dir)
     from runner.tools.runs.dispose import delete_run  # noqa: PLC0415 - imports torch
 
     show(f"deleted {run_dir}, {delete_run(run_dir) / 1e6:,.1f} MB")
