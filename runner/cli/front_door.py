@@ -28,6 +28,7 @@ COMMANDS = {
     "runs tag": "change the name, group, notes and tags of a run, run=DIR TAG=VALUE ~TAG",
     "runs compare": "draw the curves of many runs into one HTML file, output=FILE.html",
     "runs watch": "follow a run that is training elsewhere, run=DIR, to its end",
+    "runs sync": "send to a run's trackers, run=DIR, what they lack of it",
     "runs delete": "delete a run, run=DIR, unless it can still be resumed",
     "runs prune": "delete old checkpoints of the runs under a folder, keep=N",
     "runs repeat": "train a new run from the config of another, run=DIR",

@@ -128,7 +128,7 @@ def interpolated(values: Mapping[Any, Any]) -> list[str]:
     return [
         key
         for key, text in found
-        if "${" in (_ENVIRONMENT_ONLY.sub("", text) if key.startswith(("dist.", "sweep.")) else text)
+        if "${" in (_ENVIRONMENT_ONLY.sub("", text) if key.startswith(("dist.", "sweep.", "tracker.")) else text)
     ]
 
 

@@ -21,6 +21,7 @@ from runner.config.schema.base import ConfigSection
 from runner.config.schema.calls import CALLS
 from runner.config.schema.checks.effects import keys_as_typed
 
+_OF_SEVERAL = ("tracker",)  # groups of which several options are taken at once
 OPTION_NAME = re.compile(r"[\w-]+(/[\w-]+)*", re.ASCII)
 """Name of an option, such as resnet50 or paper/table_2; without dots, as ../ would leave the group's folder."""
 GROUPS = frozenset(name for name, field in Config.model_fields.items() if (CONF_DIR / name).is_dir()) | {"experiment"}
@@ -135,7 +136,7 @@ def _wrong_option_name(override: str, parsed: Override) -> Problem | None:
     if parsed.is_delete() and parsed.value_type is None:
         return None
     chosen = parsed.value()
-    if key in GROUPS - {"experiment"} and isinstance(chosen, list):
+    if key in GROUPS - {"experiment", *_OF_SEVERAL} and isinstance(chosen, list):
         message = "must be one option; of several, the last would be taken"
         hint = f"a sweep over them is started with -m {key}=A,B"
         return Problem(

@@ -22,7 +22,7 @@ from runner.base.untrusted import printable
 
 SAFE_VALUES: Mapping[str, Any] = {"data.download": False}
 """Keys that have these values, instead of the saved ones, unless they are typed."""
-FORGOTTEN = ("output_dir", "sweep.dir", "sweep.storage")
+FORGOTTEN = ("output_dir", "sweep.dir", "sweep.storage", "tracker.uri")
 """Places that are written or connected to: they have the default instead of the saved value unless they are typed."""
 OF_SLURM = ("dist.launcher", "dist.nodes", "dist.slurm")
 """Keys, and a section, that decide what is submitted to SLURM."""
@@ -36,10 +36,10 @@ WEIGHTS = "model.weights"
 """Decides what is downloaded, where it is no file and not in torch's cache."""
 OF_A_SWEEP = (
     *("dist.launcher", "dist.slurm", "dist.nodes", "dist.rendezvous", OF_THIS_MACHINE),
-    *("sweep.storage", "data.download", "hydra.launcher"),
+    *("sweep.storage", "data.download", "tracker.uri", "hydra.launcher"),
 )
 """Keys and sections by which the saved command of a sweep would reach beyond its folder."""
-RETYPED = (*OF_A_SWEEP, WEIGHTS, "dist", "hydra/launcher")
+RETYPED = (*OF_A_SWEEP, WEIGHTS, "dist", "tracker", "hydra/launcher")
 """What may be typed to resume a sweep, besides keys of `sweep`."""
 HARMLESS_OPTIONS = {"dist": ("default",), "hydra/launcher": ("trials", "basic", "joblib", "submitit_local")}
 """Options of launching groups that start processes on this machine only."""

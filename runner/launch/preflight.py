@@ -19,6 +19,7 @@ from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.launch.plan import LaunchPlan, choose_launch
 from runner.run import run_folder
+from runner.run.tracking.beside import check_trackers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,10 @@ def preflight(
     try:
         output_dir = typed_path(config.output_dir, "output_dir")
         run_folder.check_writable(run_dir or output_dir)
+    except RunnerError as error:
+        mistakes.append(error)
+    try:
+        check_trackers(config.tracker)
     except RunnerError as error:
         mistakes.append(error)
     try:

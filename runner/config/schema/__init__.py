@@ -18,11 +18,12 @@ from runner.config.schema.optimizer import OptimizerConfig
 from runner.config.schema.run import RunConfig
 from runner.config.schema.schedule import ScheduleConfig
 from runner.config.schema.sweep import SweepConfig
+from runner.config.schema.tracker import TrackerConfig
 from runner.config.schema.trainer import TrainerConfig
 
 # The key that names the variant of a group; it is set by the group's option.
 VARIANT_KEYS = {"model": "family", "data": "source", "optimizer": "name", "schedule": "name"}
-_SAVED_AS_WRITTEN = ("dist.", "sweep.")
+_SAVED_AS_WRITTEN = ("dist.", "sweep.", "tracker.")
 
 
 class Config(ConfigSection):
@@ -50,6 +51,8 @@ class Config(ConfigSection):
     """How many processes on how many machines."""
     sweep: Annotated[SweepConfig, NONE]
     """What a sweep (-m) searches, how many trials run at once, and what ends them early."""
+    tracker: Annotated[TrackerConfig, NONE]
+    """Who is told of the run besides its folder; several at once: tracker=[mlflow,csv]."""
     _written: Mapping[str, str] = PrivateAttr(default_factory=dict)
     _experiments: tuple[str, ...] = PrivateAttr(default=())
 
@@ -77,8 +80,9 @@ class Config(ConfigSection):
     def to_save(self) -> dict[str, Any]:
         """The values as they are saved and shown, as plain JSON.
 
-        Values of `dist` and `sweep` that come from the environment are saved as they were written, as they may be
-        secrets and don't change the result. In other groups the value itself is saved, so that the run can be repeated.
+        Values of `dist`, `sweep` and `tracker` that come from the environment are saved as they were written, as they
+        may be secrets and don't change the result. In other groups the value itself is saved, so that the run can be
+        repeated.
         Credentials in addresses are masked everywhere.
         """
         values: dict[str, Any] = mask_credentials_in(self.model_dump(mode="json"))

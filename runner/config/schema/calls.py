@@ -360,6 +360,13 @@ class RunsWatchCall(ConfigSection):
     """How often the folder is looked at."""
 
 
+class RunsSyncCall(ConfigSection):
+    """`python -m runner runs sync run=DIR`."""
+
+    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    """The run folder, or the sweep folder, of which trackers lack something."""
+
+
 class RunsDeleteCall(ConfigSection):
     """`python -m runner runs delete run=DIR`."""
 
@@ -426,6 +433,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "runs tag": RunsTagCall,
     "runs compare": RunsCompareCall,
     "runs watch": RunsWatchCall,
+    "runs sync": RunsSyncCall,
     "runs delete": RunsDeleteCall,
     "runs prune": RunsPruneCall,
     "runs repeat": RunsRepeatCall,
@@ -457,4 +465,5 @@ TAKES_NOTHING_ELSE = frozenset(
 LAID_OVER: dict[str, tuple[str, ...]] = {
     "evaluate": ("data", "trainer", "dist"),
     "export": ("data.root", "data.train", "data.val", "data.test"),
+    "runs sync": ("tracker",),
 }
