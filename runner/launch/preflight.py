@@ -61,10 +61,6 @@ def preflight(
     except RunnerError as error:
         mistakes.append(error)
     try:
-        check_trackers(config.tracker)
-    except RunnerError as error:
-        mistakes.append(error)
-    try:
         data = resolve_paths(config.data)
         world_size = plan.world_size if plan is not None else 1
         splits = open_splits(data, config.seed, global_batch_size=data.smallest_batch_size * world_size)
@@ -80,10 +76,18 @@ def preflight(
     is_new = run_dir is None or not (run_dir / "checkpoints" / "last").exists()
     if ready is not None and is_new:
         mistakes += _mistakes_of_metric(ready)
-    _raise_all(mistakes)
+    _raise_all([*mistakes, *_mistakes_of_trackers(config)])
     assert ready is not None
     _check_machine_and_model(ready, has_to_be_here=is_new and not may_download)
     return ready
+
+
+def _mistakes_of_trackers(config: Config) -> list[RunnerError]:
+    try:
+        check_trackers(config.tracker)
+    except RunnerError as error:
+        return [error]
+    return []
 
 
 def _mistakes_of_metric(ready: Ready) -> list[RunnerError]:

@@ -19,6 +19,7 @@ EXAMPLES = {
     "runs list": "runs list status=completed tags.set=v2 sort=val_top1 columns='[folder,name,optimizer.lr,val_top1]'",
     "runs diff": "runs diff a=outputs/2026-11-20/18-47-13-044563 b=outputs/2026-11-21/09-12-40-5be1c0",
     "runs tag": "runs tag run=outputs/2026-11-20/18-47-13-044563 name=baseline tags.set=v2",
+    "runs sync": "runs sync run=outputs/2026-11-20/18-47-13-044563 tracker.uri=http://mlflow.example:5000",
     "runs compare": "runs compare group=ablation output=ablation.html",
     "runs watch": "runs watch run=/shared/outputs/2026-11-20/18-47-13-044563",
     "runs delete": "runs delete run=outputs/2026-11-20/18-47-13-044563",

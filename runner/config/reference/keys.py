@@ -160,7 +160,9 @@ def _pairs(defaults: list[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _group(name: str, node: Node, definitions: Node, default_option: str) -> Group:
-    values = {option: _option_values(CONF_DIR / name, option) for option in group_options(name)}
+    base_file = CONF_DIR / name / "_base.yaml"
+    base = read_file(base_file) if base_file.is_file() else {}
+    values = {option: {**base, **_option_values(CONF_DIR / name, option)} for option in group_options(name)}
     tag_key = VARIANT_KEYS.get(name)
     variants = []
     for reference in node.get("oneOf", [node]):

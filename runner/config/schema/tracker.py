@@ -29,7 +29,7 @@ class TrackerConfig(ConfigSection):
     uri: Annotated[str, Field(max_length=1_000), AfterValidator(_address), AS_TYPED] | None
     """Address of MLflow's server or database; null: MLFLOW_TRACKING_URI of the environment. A saved one counts only
     where it is typed again. W&B reads its own variables, such as WANDB_BASE_URL."""
-    project: Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[\w .-]+$"), AS_TYPED]
+    project: Annotated[str, Field(min_length=1, max_length=120), AS_TYPED]
     """MLflow's experiment, W&B's project."""
     artifacts: Literal["none", "model", "all"]
     """Which files are sent at the end: the packaged model, or with all also the report, the config, the metrics, the

@@ -16,8 +16,9 @@ from runner.base.console import LOGGER
 from runner.base.errors import ConfigError, Extra, MissingPackageError, Problem, StoppedOnRequest, how_to_install
 from runner.base.files import named_write_errors
 from runner.config.schema.tracker import TrackerConfig
-from runner.run.tracking.follower import TRAINING_HAS_ENDED
 
+TRAINING_HAS_ENDED = b"end\n"
+"""The last line that the follower reads; without it the training was killed."""
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _SECONDS_WHEN_STOPPED = 5.0
 _PACKAGES: dict[str, Extra] = {"mlflow": "mlflow", "wandb": "wandb"}
@@ -62,6 +63,8 @@ def tracked(run_dir: Path, config: TrackerConfig) -> Iterator[None]:
         yield
         return
     process = _start(run_dir, config)
+    reader = threading.Thread(target=_show_warnings, args=(process,), daemon=True)
+    reader.start()
     seconds = config.wait_seconds
     try:
         yield
@@ -70,6 +73,7 @@ def tracked(run_dir: Path, config: TrackerConfig) -> Iterator[None]:
         raise
     finally:
         _end(process, run_dir, seconds)
+        reader.join()  # the pipe ends with the process
 
 
 def _start(run_dir: Path, config: TrackerConfig) -> subprocess.Popen[bytes]:
@@ -84,7 +88,6 @@ def _start(run_dir: Path, config: TrackerConfig) -> subprocess.Popen[bytes]:
         )
     settings = {"run_dir": str(run_dir), "uri": uri_of(config), "config": config.model_dump(mode="json")}
     _tell(process, json.dumps(settings).encode() + b"\n")
-    threading.Thread(target=_show_warnings, args=(process,), daemon=True).start()
     return process
 
 
@@ -99,8 +102,9 @@ def _tell(process: subprocess.Popen[bytes], line: bytes) -> None:
 
 def _show_warnings(process: subprocess.Popen[bytes]) -> None:
     assert process.stdout is not None, "a pipe"
-    for line in process.stdout:
-        LOGGER.warning("tracker     %s", line.decode(errors="replace").rstrip())
+    with process.stdout:
+        for line in process.stdout:
+            LOGGER.warning("tracker     %s", line.decode(errors="replace").rstrip())
 
 
 def _end(process: subprocess.Popen[bytes], run_dir: Path, seconds: float) -> None:

@@ -18,11 +18,11 @@ from runner.base.safe_text import csv_lines, mask_credentials
 from runner.base.untrusted import printable
 from runner.config.schema.tracker import TrackerConfig
 from runner.run.run_folder import is_alive
+from runner.run.tracking.beside import TRAINING_HAS_ENDED
 from runner.run.tracking.history import RunHistory, Snapshot
 from runner.run.tracking.mlflow_run import MlflowRun
 from runner.run.tracking.wandb_run import WandbRun
 
-TRAINING_HAS_ENDED = b"end\n"
 _POLL_SECONDS = 2.0
 _MOST_SECONDS_BETWEEN_TRIES = 60.0
 _LOCK_WAIT_SECONDS = 60.0

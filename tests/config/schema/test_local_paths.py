@@ -28,6 +28,8 @@ NO_PATHS = {
     "group",
     "notes",
     "sort",
+    "tracker.project",
+    "tracker.uri",
 }
 KEYS = sorted(key for key in set(keys_as_typed(Config)) if key.removeprefix("run.") not in NO_PATHS)
 KEYS_OF_CALLS = [
