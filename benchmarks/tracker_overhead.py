@@ -81,16 +81,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, mlflow_server(Path(place)) as uri:
         tracked = [*plain, "tracker=mlflow", f"tracker.uri={uri}", "tracker.wait_seconds=120"]
         sides = [
-            side_by_side.Side(name=name, command=f"python -m runner {' '.join(shown)}", measure=partial(measure, Path(place), typed))
-            for name, shown, typed in (
-                ("no tracker", plain, plain),
-                ("tracker=mlflow", [*plain, "tracker=mlflow"], tracked),
+            side_by_side.Side(
+                name=name,
+                command=f"python -m runner {' '.join(plain)} tracker={name}",
+                measure=partial(measure, Path(place), typed),
             )
-        ]  # fmt: skip
+            for name, typed in (("none", plain), ("mlflow", tracked))
+        ]
         measured = side_by_side.compare(sides, side_by_side.repeats_of(options))
-    without, with_tracker = measured["no tracker"], measured["tracker=mlflow"]
+    without, with_tracker = measured["none"], measured["mlflow"]
     ratios = {
-        f"{name}, tracker=mlflow / no tracker": with_tracker.median(name) / without.median(name)
+        f"{name}, of none": with_tracker.median(name) / without.median(name)
         for name in ("seconds per epoch", "milliseconds per step", "wall seconds")
     }
     work = f"ResNet-18 on digits, {epochs} epochs, a point every 10 steps; goal: at most 1.01"
