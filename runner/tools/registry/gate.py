@@ -59,8 +59,8 @@ class Comparison:
             for value in (self.advantage, self.least_advantage)
         )
         return (
-            f"{self.metric} {candidate} against {holder} on {self.count:,} images, an advantage of {advantage}, at least "
-            f"{least} with confidence {self.confidence:g}; better in {self.share_better:.2%} of {NUM_RESAMPLES:,} "
+            f"{self.metric} {candidate} against {holder} on {self.count:,} images, an advantage of {advantage}, at "
+            f"least {least} with confidence {self.confidence:g}; better in {self.share_better:.2%} of {NUM_RESAMPLES:,} "
             f"bootstrap resamples, at least {self.confidence:.2%} are asked for"
         )
 
