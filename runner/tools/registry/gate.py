@@ -60,8 +60,8 @@ class Comparison:
         )
         return (
             f"{self.metric} {candidate} against {holder} on {self.count:,} images, an advantage of {advantage}, at "
-            f"least {least} with confidence {self.confidence:g}; better in {self.share_better:.2%} of {NUM_RESAMPLES:,} "
-            f"bootstrap resamples, at least {self.confidence:.2%} are asked for"
+            f"least {least} with confidence {self.confidence:g}; better in {self.share_better:.2%} of "
+            f"{NUM_RESAMPLES:,} bootstrap resamples, at least {self.confidence:.2%} are asked for"
         )
 
 
