@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -105,30 +105,27 @@ class FolderRegistry:
     def package(self, name: str, version: int) -> Path:
         """The package folder of a version, once its files have the registered checksums."""
         record, folder = self.read(name, version), self._folder(name, version)
-        for file, registered in record.files.items():
-            if file.startswith(f"{PACKAGE_FOLDER}/"):
-                _check(folder / file, registered)
+        check_files(folder, of_package(record), place=str(folder))
         return folder / PACKAGE_FOLDER
 
     def download(self, name: str, version: int, output: Path) -> None:
         """Copy a version to a new folder; the copy is checked, not the original."""
         record, folder = self.read(name, version), self._folder(name, version)
-        with _work_folder(output) as temporary:
+        with work_folder(output) as temporary:
             for file, registered in record.files.items():
                 (temporary / file).parent.mkdir(exist_ok=True)
                 _copy(folder / file, temporary / file, registered)
             (temporary / VERSION_FILE).write_bytes(as_json(record.model_dump(mode="json")))
             if (folder / MODEL_CARD_FILE).is_file():
                 shutil.copyfile(folder / MODEL_CARD_FILE, temporary / MODEL_CARD_FILE)
-            _sync_all(temporary)
-            publish(temporary, output)
+            publish_checked(temporary, output)
 
     def add(self, name: str, draft: Draft) -> int:
         """Make a new version: all is written beside first, so that the lock is held for the renaming only."""
         home = self._home(name)
         with named_write_errors(home):
             home.mkdir(parents=True, exist_ok=True)
-        with _work_folder(home / "new") as temporary:
+        with work_folder(home / "new") as temporary:
             draft.write(temporary)
             files = files_of(temporary)
             for file in files:
@@ -207,7 +204,7 @@ def files_of(folder: Path) -> dict[str, RegisteredFile]:
 
 
 @contextmanager
-def _work_folder(output: Path) -> Iterator[Path]:
+def work_folder(output: Path) -> Iterator[Path]:
     """A temporary folder beside one that is to appear; what is left of it is removed."""
     temporary = temporary_beside(output)
     try:
@@ -219,13 +216,41 @@ def _work_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _check(file: Path, registered: RegisteredFile) -> None:
-    try:
-        is_same = file.stat().st_size == registered.bytes and sha256_of(file) == registered.sha256
-    except OSError:
-        is_same = False
-    if not is_same:
-        raise _differs(file)
+def of_package(record: VersionRecord) -> dict[str, RegisteredFile]:
+    """The files of a version that are its package."""
+    return {file: known for file, known in record.files.items() if file.startswith(f"{PACKAGE_FOLDER}/")}
+
+
+def check_files(folder: Path, files: Mapping[str, RegisteredFile], *, place: str) -> None:
+    """Compare files with what was registered.
+
+    Args:
+        folder: where they are.
+        files: by their names in it.
+        place: where they come from, for messages.
+
+    Raises:
+        RegistryError: a file is missing or differs.
+    """
+    for name, registered in files.items():
+        try:
+            is_same = (folder / name).stat().st_size == registered.bytes and sha256_of(
+                folder / name
+            ) == registered.sha256
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise _differs(f"{place}/{name}")
+
+
+def publish_checked(temporary: Path, output: Path) -> None:
+    """Make a folder, whose files were checked, appear.
+
+    Raises:
+        OutputError: there is something already.
+    """
+    _sync_all(temporary)
+    publish(temporary, output)
 
 
 def _copy(file: Path, copy: Path, registered: RegisteredFile) -> None:
@@ -237,18 +262,14 @@ def _copy(file: Path, copy: Path, registered: RegisteredFile) -> None:
                 target.write(chunk)
                 num_left -= len(chunk)
     except FileNotFoundError:
-        raise _differs(file) from None
+        raise _differs(str(file)) from None
     except UntrustedFileError as error:
         raise RegistryError(unreadable(file, error)) from error
-    _check_copy(copy, file, registered)
-
-
-def _check_copy(copy: Path, file: Path, registered: RegisteredFile) -> None:
     if copy.stat().st_size != registered.bytes or sha256_of(copy) != registered.sha256:
-        raise _differs(file)
+        raise _differs(str(file))
 
 
-def _differs(file: Path) -> RegistryError:
+def _differs(file: str) -> RegistryError:
     return RegistryError(
         f"{file} is missing or differs from what was registered (SHA-256), so this version is not used; register the "
         "run again, which makes a new version"

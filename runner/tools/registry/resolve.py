@@ -23,11 +23,15 @@ def open_registry(uri: str | None) -> ModelRegistry:
 
     Raises:
         ConfigError: it is no path, nor an address of a registry.
+        MissingPackageError: it is an address, and MLflow is not installed.
     """
     place = uri or os.environ.get(REGISTRY_VARIABLE) or _USUAL_FOLDER
     key = "registry.uri" if uri else REGISTRY_VARIABLE
     if scheme_of(place) in MLFLOW_SCHEMES:
-        raise ConfigError([Problem(key=key, message="is an address")])
+        from runner.tools.registry.mlflow_registry import MlflowRegistry  # noqa: PLC0415 - an extra
+
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "runner" / "models"
+        return MlflowRegistry(place, cache)
     return FolderRegistry(typed_path(place, key).resolve())
 
 
