@@ -44,6 +44,7 @@ STOPPABLE = {
     "runs repeat": "`resume` continues",
     "evaluate": "nothing is written; call it again",
     "predict": "`resume=true` continues",
+    "models promote": "the alias stays; call it again",
 }
 
 _HEAD = """\
