@@ -15,6 +15,7 @@ from tests.hostile import (
     lists,
     packages,
     planted,
+    registries,
     run_folders,
     sweeps,
     weights,
@@ -33,12 +34,13 @@ class Family:
 
 
 FAMILIES = {
-    "command lines": Family(command_lines.table, command_lines.grown, 16),
+    "command lines": Family(command_lines.table, command_lines.grown, 14),
     "environment": Family(command_lines.environment_table, command_lines.environment_grown, 4),
-    "experiments": Family(experiments.table, experiments.grown, 18),
+    "experiments": Family(experiments.table, experiments.grown, 17),
     "saved configs": Family(run_folders.saved_table, run_folders.saved_grown, 10),
     "records": Family(run_folders.records_table, run_folders.records_grown, 14),
     "packages": Family(packages.table, packages.grown, 8),
+    "registries": Family(registries.table, registries.grown, 3),
     "links": Family(run_folders.links_table, run_folders.links_grown, 6),
     "sweeps": Family(sweeps.table, sweeps.grown, 5),
     "weights": Family(weights.table, weights.grown, 5),

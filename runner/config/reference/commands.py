@@ -25,6 +25,11 @@ EXAMPLES = {
     "runs delete": "runs delete run=outputs/2026-11-20/18-47-13-044563",
     "runs prune": "runs prune root=outputs keep=1 dry_run=true",
     "runs repeat": "runs repeat run=outputs/2026-11-20/18-47-13-044563",
+    "models register": "models register run=outputs/2026-11-20/18-47-13-044563 name=birds alias=champion",
+    "models list": "models list registry.uri=/shared/models format=json",
+    "models show": "models show name=birds version=2",
+    "models promote": "models promote name=birds alias=champion version=3 if_better_on=photos metric=top1",
+    "models download": "models download name=birds@champion output=birds",
     "validate": "validate experiment=transfer data.root=photos",
     "dataset check": "dataset check data=folder data.root=photos strict=true",
     "dataset import": "dataset import input=photos.zip output=photos",
@@ -40,6 +45,7 @@ STOPPABLE = {
     "runs repeat": "`resume` continues",
     "evaluate": "nothing is written; call it again",
     "predict": "`resume=true` continues",
+    "models promote": "the alias stays; call it again",
 }
 
 _HEAD = """\
