@@ -31,6 +31,7 @@ COMMANDS = {
     "runs delete": "delete a run, run=DIR, unless it can still be resumed",
     "runs prune": "delete old checkpoints of the runs under a folder, keep=N",
     "runs repeat": "train a new run from the config of another, run=DIR",
+    "runs environment": "write what rebuilds the environment of a run, run=DIR output=FOLDER",
     "validate": "check everything that train would refuse, config and data, without training",
     "dataset check": "decode each image of a data set: damaged files, duplicates, leaks between splits, counts, sizes",
     "dataset import": "turn folders, zip, tar, CSV lists or COCO, input=PATH, into class folders, output=DIR",

@@ -24,6 +24,7 @@ EXAMPLES = {
     "runs delete": "runs delete run=outputs/2026-11-20/18-47-13-044563",
     "runs prune": "runs prune root=outputs keep=1 dry_run=true",
     "runs repeat": "runs repeat run=outputs/2026-11-20/18-47-13-044563",
+    "runs environment": "runs environment run=outputs/2026-11-20/18-47-13-044563 output=rebuilt",
     "validate": "validate experiment=transfer data.root=photos",
     "dataset check": "dataset check data=folder data.root=photos strict=true",
     "dataset import": "dataset import input=photos.zip output=photos",

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.calls_environment import RunsEnvironmentCall
 from runner.config.schema.run import Notes, OneLine, TagName, TagValue
 
 
@@ -429,6 +430,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "runs delete": RunsDeleteCall,
     "runs prune": RunsPruneCall,
     "runs repeat": RunsRepeatCall,
+    "runs environment": RunsEnvironmentCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
     "dataset show": DatasetShowCall,
@@ -449,6 +451,7 @@ TAKES_NOTHING_ELSE = frozenset(
         "runs watch",
         "runs delete",
         "runs prune",
+        "runs environment",
         "dataset import",
         "dataset split",
     }
