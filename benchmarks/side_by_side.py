@@ -25,7 +25,7 @@ from typing import Any
 
 from joblib import cpu_count  # type: ignore[import-untyped]
 
-from runner.run import provenance
+from runner.run import installed
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -103,7 +103,7 @@ def machine() -> dict[str, Any]:
         "processor": facts.get("model name") or platform.processor() or platform.machine(),
         "features": [feature for feature in CPU_FEATURES if feature in flags],
         "cores": int(cpu_count()),
-        "versions": provenance.versions(),
+        "versions": installed.versions(),
     }
 
 

@@ -32,6 +32,7 @@ COMMANDS = {
     "runs delete": "delete a run, run=DIR, unless it can still be resumed",
     "runs prune": "delete old checkpoints of the runs under a folder, keep=N",
     "runs repeat": "train a new run from the config of another, run=DIR",
+    "runs environment": "write what rebuilds the environment of a run, run=DIR output=FOLDER",
     "models register": "make the model of a completed run, run=DIR, the next version of a registered model, name=NAME",
     "models list": "show the registered models, with their newest version and aliases",
     "models show": "show the versions of a registered model, name=NAME, or one of them, version=N",

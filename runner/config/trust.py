@@ -20,8 +20,9 @@ from typing import Any
 from runner.base.errors import ConfigError, Problem
 from runner.base.untrusted import printable
 
-SAFE_VALUES: Mapping[str, Any] = {"data.download": False}
-"""Keys that have these values, instead of the saved ones, unless they are typed."""
+SAFE_VALUES: Mapping[str, Any] = {"data.download": False, "run.snapshot": False}
+"""Keys that have these values, instead of the saved ones, unless they are typed: what is downloaded, and which files of
+the user's are copied."""
 FORGOTTEN = ("output_dir", "sweep.dir", "sweep.storage", "tracker.uri")
 """Places that are written or connected to: they have the default instead of the saved value unless they are typed."""
 OF_SLURM = ("dist.launcher", "dist.nodes", "dist.slurm")

@@ -19,6 +19,7 @@ from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
 from runner.launch.plan import LaunchPlan, choose_launch
 from runner.run import run_folder
+from runner.run.snapshot import check_snapshot, folders_of_runs
 from runner.run.tracking.beside import check_trackers
 
 
@@ -76,7 +77,7 @@ def preflight(
     is_new = run_dir is None or not (run_dir / "checkpoints" / "last").exists()
     if ready is not None and is_new:
         mistakes += _mistakes_of_metric(ready)
-    _raise_all([*mistakes, *_mistakes_of_trackers(config)])
+    _raise_all([*mistakes, *_mistakes_of_trackers(config), *(_mistakes_of_snapshot(config) if is_new else [])])
     assert ready is not None
     _check_machine_and_model(ready, has_to_be_here=is_new and not may_download)
     return ready
@@ -85,6 +86,15 @@ def preflight(
 def _mistakes_of_trackers(config: Config) -> list[RunnerError]:
     try:
         check_trackers(config.tracker)
+    except RunnerError as error:
+        return [error]
+    return []
+
+
+def _mistakes_of_snapshot(config: Config) -> list[RunnerError]:
+    try:
+        if config.run.snapshot:
+            check_snapshot(Path.cwd(), without=folders_of_runs(config))
     except RunnerError as error:
         return [error]
     return []

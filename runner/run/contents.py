@@ -64,6 +64,11 @@ class _Git(Contents):
     dirty: bool | None = None
 
 
+class _Snapshot(Contents):
+    sha256: str
+    folder: str = "."
+
+
 class _Test(Contents):
     count: Count
     top1: Fraction
@@ -95,6 +100,8 @@ class RunRecord(Contents):
     experiment: _Experiment | None = None
     data: _Data | None = None
     git: _Git | None = None
+    snapshot: _Snapshot | None = None
+    local_packages: dict[str, str] = {}
     world_size: Annotated[int, Field(ge=1, le=2**31)] = 1
     launcher: str | None = None
     versions: dict[str, str] | None = None

@@ -15,6 +15,7 @@ import torch
 from runner.base import wait_policy
 from runner.base.console import FILE_ONLY, LOGGER
 from runner.base.errors import CheckpointError, OutputError, RunnerError, StoppedOnRequest
+from runner.base.untrusted import printable
 from runner.config.schema import Config
 from runner.config.schema.data import DataConfig
 from runner.config.schema.trainer import TrainerConfig
@@ -24,10 +25,11 @@ from runner.data.splits import Splits
 from runner.dist.collectives import DistContext
 from runner.dist.device import Precision, describe_device
 from runner.optimizer import peak_learning_rate
-from runner.run import provenance
+from runner.run import installed, provenance
 from runner.run.checkpoint import CheckpointStore
 from runner.run.package import preprocessing_of, write_package
 from runner.run.run_folder import RunFolder, summary_of_experiment
+from runner.run.snapshot import FILE_NAME, Snapshot, folders_of_runs, take_snapshot
 from runner.trainer.loop import Trainer
 from runner.trainer.metrics_log import summary_of_best
 from runner.trainer.progress import Best
@@ -36,35 +38,63 @@ from runner.training.attempt import Attempt, Hooks
 from runner.training.resume import valid_best
 
 _MOST_SHOWN_CLASSES = 20
+_MOST_LEFT_OUT = 100
+_SHOWN_LEFT_OUT = 3
 
 
 def write_start(folder: RunFolder, config: Config, splits: Splits, dist: DistContext, attempt: Attempt) -> None:
     """Write config, environment, source state and run.json of a new run, before anything can fail."""
-    git = provenance.git_state(Path.cwd())
+    runs = [folder.path, *folders_of_runs(config)]
+    git = provenance.git_state(Path.cwd(), without=runs)
+    snapshot = take_snapshot(Path.cwd(), without=runs) if config.run.snapshot else None
+    _log_source(git, snapshot)
     folder.write("config.yaml", config.to_yaml())
-    folder.write("environment.txt", provenance.installed_packages())
+    folder.write("environment.txt", installed.installed_packages())
     if git.patch:
         folder.write("source.patch", git.patch.encode(errors="surrogateescape"))
+    if snapshot is not None:
+        folder.write(FILE_NAME, snapshot.archive)
     folder.write("classes.json", json.dumps(list(splits.classes), ensure_ascii=False, indent=2) + "\n")
     folder.begin(
         {
             "command": attempt.command,
             "overrides": list(attempt.overrides),
             "repeats": attempt.repeats,
-            **config.run.model_dump(mode="json"),
+            **config.run.model_dump(mode="json", exclude={"snapshot"}),
             # So that `runs list` needs no other file of a run.
             "experiment": summary_of_experiment(config.model.model_dump(), config.data.model_dump()),
             "data": data_summary(splits),
-            "git": {"commit": git.commit, "dirty": git.dirty},
+            "git": {"commit": git.commit, "dirty": git.dirty, **_of_untracked(git)},
+            **({} if snapshot is None else {"snapshot": snapshot.facts}),
+            "local_packages": installed.local_packages(),
             "world_size": dist.world_size,
             "launcher": dist.mode,
             # With the build, such as +cu132, which package metadata leaves out.
-            "versions": provenance.versions() | {"torch": str(torch.__version__)},
-            "host": provenance.host(),
+            "versions": installed.versions() | {"torch": str(torch.__version__)},
+            "host": installed.host(),
             "device": describe_device(dist.device),
             "class_weights": weights_by_class(splits) if config.data.balance != "none" else None,
         }
     )
+
+
+def _of_untracked(git: provenance.GitState) -> dict[str, Any]:
+    """What run.json says about untracked files, where there are any."""
+    facts = {"num_untracked": git.num_untracked, "left_out": list(git.left_out[:_MOST_LEFT_OUT])}
+    return {key: value for key, value in facts.items() if value}
+
+
+def _log_source(git: provenance.GitState, snapshot: Snapshot | None) -> None:
+    """Say what run folder lacks of the code."""
+    left_out = {"source.patch": git.left_out}
+    if snapshot is not None:
+        left_out = {FILE_NAME: snapshot.facts["left_out"]}
+        LOGGER.info("snapshot    %s, %d files", FILE_NAME, snapshot.facts["num_files"])
+    for name, paths in left_out.items():
+        if paths:
+            shown = "; ".join(map(printable, paths[:_SHOWN_LEFT_OUT]))
+            more = f" and {len(paths) - _SHOWN_LEFT_OUT:,} more" if len(paths) > _SHOWN_LEFT_OUT else ""
+            LOGGER.info("            %s leaves out %s%s", name, shown, more)
 
 
 @contextmanager

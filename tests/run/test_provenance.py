@@ -155,3 +155,47 @@ def test_worktrees_submodules_and_folders_within_have_their_changes(repository, 
         (folder / "train.txt").write_text("two\n")
     for folder in (tmp_path / "beside", repository / "part", repository / "within", repository):
         assert "-one\n+two" in git_state(folder).patch, folder
+
+
+def test_untracked_files_are_in_the_patch_and_git_applies_it(repository, tmp_path):
+    (repository / ".gitignore").write_text("ignored*\n")
+    for name, content in {
+        "new.py": b"x = 1\n",
+        "dir/b c\n.yaml": b"no end of line",
+        "data.bin": bytes(range(256)),
+        "empty": b"",
+        "ignored.txt": b"secret\n",
+        ".env": b"TOKEN=x\n",
+        "large.bin": bytes(1 << 20) + b"1",
+        "outputs/run/run.json": b"{}",
+    }.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_bytes(content)
+    (repository / "run.sh").write_text("#!/bin/sh\n")
+    (repository / "run.sh").chmod(0o755)
+    (repository / "inside").symlink_to("dir")
+    (repository / "outside").symlink_to(tmp_path)
+    (repository / "nested").mkdir()
+    git(repository / "nested", "init", "-q")
+    (repository / "nested" / "x").write_text("x")
+    before = {path: path.stat().st_mtime_ns for path in (repository / ".git").rglob("*")}
+    state = git_state(repository, without=[repository / "outputs"])
+    assert {path: path.stat().st_mtime_ns for path in (repository / ".git").rglob("*")} == before, "nothing is written"
+    git(repository, "clone", "-q", str(repository), str(tmp_path / "clone"))
+    patch = tmp_path / "source.patch"
+    patch.write_bytes(state.patch.encode(errors="surrogateescape"))
+    git(tmp_path / "clone", "apply", str(patch))
+    names = [".gitignore", "data.bin", "dir/b c\n.yaml", "empty", "new.py", "run.sh", "train.txt"]
+    found = git(tmp_path / "clone", "ls-files", "-z", "--cached", "--others").strip("\0").split("\0")
+    assert sorted(found) == sorted([*names, "inside"])
+    for name in names:
+        assert (tmp_path / "clone" / name).read_bytes() == (repository / name).read_bytes()
+    assert (tmp_path / "clone" / "run.sh").stat().st_mode & 0o100
+    assert state.dirty
+    assert state.num_untracked == 7
+    assert list(state.left_out) == [
+        ".env (may hold credentials)",
+        "nested/ (a repository of its own)",
+        "outside (a link out of the repository)",
+        "large.bin (larger than 1 MiB)",
+    ]

@@ -30,6 +30,7 @@ EXAMPLES = {
     "models show": "models show name=birds version=2",
     "models promote": "models promote name=birds alias=champion version=3 if_better_on=photos metric=top1",
     "models download": "models download name=birds@champion output=birds",
+    "runs environment": "runs environment run=outputs/2026-11-20/18-47-13-044563 output=rebuilt",
     "validate": "validate experiment=transfer data.root=photos",
     "dataset check": "dataset check data=folder data.root=photos strict=true",
     "dataset import": "dataset import input=photos.zip output=photos",

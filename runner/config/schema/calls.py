@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.calls_environment import RunsEnvironmentCall
 from runner.config.schema.calls_models import (
     ModelsDownloadCall,
     ModelsListCall,
@@ -460,6 +461,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "models show": ModelsShowCall,
     "models promote": ModelsPromoteCall,
     "models download": ModelsDownloadCall,
+    "runs environment": RunsEnvironmentCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
     "dataset show": DatasetShowCall,
@@ -485,6 +487,7 @@ TAKES_NOTHING_ELSE = frozenset(
         "models show",
         "models promote",
         "models download",
+        "runs environment",
         "dataset import",
         "dataset split",
     }

@@ -1,4 +1,4 @@
-"""Rules of the keys under `run`: how a run is named."""
+"""Rules of the keys under `run`: how a run is named, and whether it keeps its code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TagValue = Annotated[str, Field(max_length=1_000), AfterValidator(_one_line)] | 
 
 
 class RunConfig(ConfigSection):
-    """How a run is named, for those who look for it later; `runs tag` changes these in run.json."""
+    """How a run is named, for those who look for it later, which `runs tag` changes in run.json; and its code."""
 
     name: Annotated[OneLine | None, AS_TYPED]
     """A name for people; several runs may have the same."""
@@ -43,6 +43,8 @@ class RunConfig(ConfigSection):
     """Any words about the run, {dataset: v2, reviewed: true}; a single one is run.tags.NAME=VALUE."""
     notes: Annotated[Notes | None, AS_TYPED]
     """Why the run is made, in sentences."""
+    snapshot: bool
+    """Keep the code in the run folder: what git would commit, tracked and untracked, as source.tar.gz."""
 
     def __hash__(self) -> int:
         # A dict has no hash.

@@ -10,7 +10,7 @@ import torch
 from runner.base.errors import RunnerError
 from runner.config.schema.trainer import TrainerConfig
 from runner.dist.device import choose_device, choose_precision, count_cuda_devices, describe_device
-from runner.run import provenance
+from runner.run import installed
 from runner.tools.doctor.findings import Finding, gigabytes
 
 _SECONDS_FOR_THE_DRIVER = 10
@@ -75,7 +75,7 @@ def _supported_precisions(device: torch.device) -> dict[str, str]:
 
 def check_versions() -> Finding:
     """The versions that speed and results depend on."""
-    versions = provenance.versions() | {"torch": str(torch.__version__)}
+    versions = installed.versions() | {"torch": str(torch.__version__)}
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
     if torch.cuda.is_available():

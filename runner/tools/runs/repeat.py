@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from runner.base.untrusted import printable
 from runner.data.fingerprint import content_differences, content_of, fingerprint
-from runner.run import provenance
+from runner.run import installed, provenance
+from runner.run.snapshot import SourceFile, differing_files, folders_of_runs, read_snapshot
 from runner.tools.runs.past import PastRun, data_of, read_small
 
 if TYPE_CHECKING:
     from runner.launch.preflight import Ready
+
+_SHOWN_FILES = 5
 
 
 def reasons_to_differ(original: PastRun, ready: Ready) -> list[str]:
@@ -22,13 +26,18 @@ def reasons_to_differ(original: PastRun, ready: Ready) -> list[str]:
         ready: the new run, after preflight on this machine.
     """
     return [
-        *_code(original, provenance.git_state(Path.cwd())),
+        *_code(original, ready),
         *_environment(original, ready),
         *_data(original, ready),
     ]
 
 
-def _code(original: PastRun, now: provenance.GitState) -> Iterator[str]:
+def _code(original: PastRun, ready: Ready) -> Iterator[str]:
+    now = provenance.git_state(Path.cwd(), without=folders_of_runs(ready.config))
+    files = read_snapshot(original.path, original.record)
+    if files is not None:  # what it says of each file is more than commits and patches do
+        yield from _other_files(original, files)
+        return
     git = original.record.get("git") or {}
     commit, patch_file = git.get("commit"), original.path / "source.patch"
     if commit != now.commit:
@@ -39,6 +48,22 @@ def _code(original: PastRun, now: provenance.GitState) -> Iterator[str]:
     if patch != now.patch.encode(errors="surrogateescape"):
         where = f"had those of {patch_file}" if patch else "had none"
         yield f"uncommitted changes differ: the run {where}, this folder has {'others' if now.patch else 'none'}"
+
+
+def _other_files(original: PastRun, files: Mapping[str, SourceFile]) -> Iterator[str]:
+    """Files of the run's snapshot that are other ones here; its code is compared, and never run."""
+    here = Path.cwd()
+    top = provenance.top_of_repository(here)
+    within = PurePosixPath(original.record["snapshot"].get("folder", "."))
+    is_at_same_place = within.parts == here.parts[len(here.parts) - len(within.parts) :]
+    beside = here.parents[len(within.parts) - 1] if within.parts and is_at_same_place else here
+    found = min((differing_files(files, root) for root in {top or beside, beside}), key=len)
+    if found:
+        shown = ", ".join(map(printable, found[:_SHOWN_FILES])) + (", …" if len(found) > _SHOWN_FILES else "")
+        yield (
+            f"the code differs: {len(found):,} of {len(files):,} files of the run's snapshot are other ones here or "
+            f"missing: {shown}; `runs environment run={original.path} output=FOLDER` writes them all to FOLDER/source"
+        )
 
 
 def _environment(original: PastRun, ready: Ready) -> Iterator[str]:
@@ -81,4 +106,4 @@ def _numerics(original: PastRun) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     import torch  # noqa: PLC0415
 
-    return provenance.versions() | {"torch": str(torch.__version__)}
+    return installed.versions() | {"torch": str(torch.__version__)}

@@ -5,7 +5,9 @@ import pytest
 import runner
 from runner.base.errors import CheckpointError, ConfigError
 from runner.base.files import sha256_of
+from runner.cli.commands.runs.environment import run as environment
 from runner.cli.commands.runs.repeat import run
+from runner.run.snapshot import FILE_NAME, take_snapshot
 from tests.made_runs import SMALL, make_run
 
 
@@ -59,6 +61,34 @@ def test_other_code_environment_and_data_are_said(original, caplog, tmp_path, mo
     ((ready, training), _) = launched[0]
     assert ready.config.trainer.epochs == 3
     assert training.attempt.overrides[-1] == "trainer.epochs=3"
+
+
+def test_the_code_of_a_snapshot_is_compared_and_not_run(original, caplog, tmp_path, monkeypatch):
+    import shutil
+    import subprocess
+
+    code = tmp_path / "code"
+    (code / "runner").mkdir(parents=True)
+    (code / "runner" / "__init__.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')\n")
+    subprocess.run(["git", "init", "-q", code], check=True)
+    taken = take_snapshot(code / "runner")
+    copy = tmp_path / "copy"
+    shutil.copytree(original, copy)
+    (copy / FILE_NAME).write_bytes(taken.archive)
+    record = json.loads((copy / "run.json").read_text()) | {"snapshot": taken.facts, "git": {"commit": "f" * 40}}
+    (copy / "run.json").write_text(json.dumps(record))
+    monkeypatch.setattr("runner.launch.launch", lambda *_, **__: None)
+    monkeypatch.chdir(code / "runner")
+    run([f"run={copy}"])
+    assert "differs" not in caplog.text, "the files are the same, whatever the commit"
+    assert environment([f"run={copy}", f"output={tmp_path / 'rebuilt'}"]) == 0
+    monkeypatch.chdir(tmp_path / "rebuilt" / "source" / "runner")
+    run([f"run={copy}"])
+    assert "differs" not in caplog.text, "also outside of git"
+    (tmp_path / "rebuilt" / "source" / "runner" / "__init__.py").write_text("# other")
+    run([f"run={copy}"])
+    assert "1 of 1 files of the run's snapshot are other ones here or missing: runner/__init__.py;" in caplog.text
+    assert not (tmp_path / "trace").exists()
 
 
 def test_a_wrong_call_is_named(tmp_path):
