@@ -142,6 +142,6 @@ def test_it_explains_each_key_of_what_is_written(trained):
     record = json.loads((trained / "run.json").read_text(encoding="utf-8"))
     row = json.loads((trained / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
     metrics = json.loads((trained / "evaluation/metrics.json").read_text(encoding="utf-8"))
-    assert set(table("run.json")) == set(record) | {"warnings", "resumes", "damaged"}
+    assert set(table("run.json")) == set(record) | {"warnings", "resumes", "damaged", "snapshot"}
     assert set(table("metrics.jsonl")) == set(row)
     assert set(table("evaluation/metrics.json")) == set(metrics)
