@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "measure a run's model exactly, run=DIR: per class, confusion matrix, calibration; -m for several",
     "predict": "score images with a packaged model, run=DIR or model=DIR, input=FOLDER output=FILE.csv",
     "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
+    "serve": "answer requests with a packaged model, model=DIR serve.port=8080, until it is stopped",
     "report": "explain a run or a sweep, run=DIR, in one HTML file",
     "runs list": "show the runs under a folder; filter by name, tag or model, sort by a metric or a key",
     "runs diff": "show what differs between two runs, a=DIR b=DIR",
@@ -39,7 +40,7 @@ COMMANDS = {
     "architectures": "list the names for model.name, pattern='resnet*', with parameters, image size and weights",
     "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
-_COMPUTE = frozenset({"train", "resume", "evaluate", "predict", "export", "runs repeat", "doctor", "init"})
+_COMPUTE = frozenset({"train", "resume", "evaluate", "predict", "serve", "export", "runs repeat", "doctor", "init"})
 _MAX_HELP_COLUMNS = 120
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.calls_serve import ServeCall
 from runner.config.schema.run import Notes, OneLine, TagName, TagValue
 
 
@@ -421,6 +422,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "predict": PredictCall,
     "export": ExportCall,
     "report": ReportCall,
+    "serve": ServeCall,
     "runs list": RunsListCall,
     "runs diff": RunsDiffCall,
     "runs tag": RunsTagCall,
@@ -441,6 +443,7 @@ TAKES_NOTHING_ELSE = frozenset(
         "init",
         "predict",
         "report",
+        "serve",
         "architectures",
         "runs list",
         "runs diff",
