@@ -1,9 +1,9 @@
 """A connection that can't be held for ever: limits that uvicorn leaves to a proxy.
 
 uvicorn waits without limit for the head of a request, for its body and for a client that does not read, and by
-httptools takes heads of any size. Here a request must have arrived, and an answer must have been read, within a time; and where
-connections run out, the one that has been sending its request for longest makes room, so that clients who send nothing
-keep nobody else out.
+httptools takes heads of any size. Here a request must have arrived, and an answer must have been read, within a time;
+and where connections run out, the one that has been sending its request for longest makes room, so that clients who
+send nothing keep nobody else out.
 """
 
 from __future__ import annotations
