@@ -7,18 +7,14 @@ TYPE_CHECKING = False  # not typing's: `python -m runner` would import a typing.
 if TYPE_CHECKING:
     from runner.library import fit as fit
     from runner.library import load_config as load_config
+    from runner.library import load_model as load_model
     from runner.training.assemble_trained import LoadedModel as LoadedModel
-    from runner.training.assemble_trained import load_model as load_model
 
 __all__ = ["fit", "load_config", "load_model"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "load_model":
-        from runner.training.assemble_trained import load_model  # noqa: PLC0415 - torch only where it is needed
-
-        return load_model
-    if name in ("fit", "load_config"):
+    if name in ("fit", "load_config", "load_model"):
         from runner import library  # noqa: PLC0415
 
         return getattr(library, name)

@@ -1,9 +1,10 @@
-"""The Python API: `runner.load_config` and `runner.fit`."""
+"""The Python API: `runner.load_config`, `runner.fit` and `runner.load_model`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
@@ -12,10 +13,12 @@ from runner.config.schema import Config
 from runner.launch.preflight import preflight
 from runner.tools.hooks import training_hooks
 from runner.tools.notebook import shown_in_cell
+from runner.tools.registry.resolve import resolve_model
 from runner.training.attempt import Attempt, Training
 
 if TYPE_CHECKING:
     from runner.launch.slurm import Submission
+    from runner.training.assemble_trained import LoadedModel
     from runner.training.train import RunResult
 
 
@@ -61,3 +64,23 @@ def fit(config: Config) -> RunResult | Submission:
         if not is_here and draw_curves is not None:
             draw_curves(result.run_dir)
     return result
+
+
+def load_model(run_dir: str | Path, *, registry: str | None = None) -> LoadedModel:
+    """Load the packaged model of a run, or a registered version.
+
+    Args:
+        run_dir: a run folder, its `model/` folder, or a reference such as models:/birds@champion or models:/birds/2.
+        registry: for references: a folder or the address of MLflow's registry; None: what the environment variable
+            RUNNER_REGISTRY says, else the folder `models` here.
+
+    Raises:
+        CheckpointError: there is no package, or it is damaged or of a newer format.
+        ConfigError: no folder can have this name.
+        InvalidModelError: a custom model is no longer installed.
+        RegistryError: the registry has no such version, or its files are not those that were registered.
+    """
+    folder = resolve_model(str(run_dir), registry, key="run_dir")
+    from runner.training.assemble_trained import load_packaged  # noqa: PLC0415 - torch only where it is needed
+
+    return load_packaged(folder)

@@ -122,6 +122,14 @@ class CheckpointError(RunnerError):
     """A checkpoint or model package is missing, damaged or does not fit."""
 
 
+class RegistryError(RunnerError):
+    """A registry of models has no such version, can't take one, or holds a damaged one."""
+
+
+class NotBetterError(RunnerError):
+    """A version is not better than the one that has the alias."""
+
+
 class MissingPackageError(RunnerError):
     """An optional Python package that this command or option needs is not installed."""
 

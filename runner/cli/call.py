@@ -88,7 +88,7 @@ def split_own_keys(rules: type[ConfigSection], argv: Sequence[str]) -> tuple[lis
 def _is_own(rules: type[ConfigSection], key: str) -> bool:
     """Whether a key is the command's own: `run` of `resume` is, while `run.name` is one of the config."""
     name, _, within = key.partition(".")
-    return name in rules.model_fields and not (within and name == "run")
+    return name in rules.model_fields and not (within and name in ("run", "model"))
 
 
 def _unknown_key(command: str, rules: type[ConfigSection], argument: str) -> Problem:

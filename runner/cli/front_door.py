@@ -19,7 +19,7 @@ COMMANDS = {
     "init": "write a project of your own, output=FOLDER, its first experiment from a look at your photos",
     "train": "train, evaluate and package an experiment (the default); -m trains one per combination",
     "resume": "continue a run, run=DIR, in its folder from the newest valid checkpoint",
-    "evaluate": "measure a run's model exactly, run=DIR: per class, confusion matrix, calibration; -m for several",
+    "evaluate": "measure a model exactly, run=DIR or model=DIR: per class, confusion matrix, calibration; -m: several",
     "predict": "score images with a packaged model, run=DIR or model=DIR, input=FOLDER output=FILE.csv",
     "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
     "serve": "answer requests with a packaged model, model=DIR serve.port=8080, until it is stopped",
@@ -32,6 +32,11 @@ COMMANDS = {
     "runs delete": "delete a run, run=DIR, unless it can still be resumed",
     "runs prune": "delete old checkpoints of the runs under a folder, keep=N",
     "runs repeat": "train a new run from the config of another, run=DIR",
+    "models register": "make the model of a completed run, run=DIR, the next version of a registered model, name=NAME",
+    "models list": "show the registered models, with their newest version and aliases",
+    "models show": "show the versions of a registered model, name=NAME, or one of them, version=N",
+    "models promote": "let an alias name another version, name=NAME alias=ALIAS; if_better_on=DATA: if it is better",
+    "models download": "copy a registered version, name=NAME@ALIAS, to a new folder, output=DIR, and check it",
     "validate": "check everything that train would refuse, config and data, without training",
     "dataset check": "decode each image of a data set: damaged files, duplicates, leaks between splits, counts, sizes",
     "dataset import": "turn folders, zip, tar, CSV lists or COCO, input=PATH, into class folders, output=DIR",
@@ -40,7 +45,9 @@ COMMANDS = {
     "architectures": "list the names for model.name, pattern='resnet*', with parameters, image size and weights",
     "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
-_COMPUTE = frozenset({"train", "resume", "evaluate", "predict", "serve", "export", "runs repeat", "doctor", "init"})
+_COMPUTE = frozenset(
+    {"train", "resume", "evaluate", "predict", "serve", "export", "runs repeat", "doctor", "init", "models promote"}
+)
 _MAX_HELP_COLUMNS = 120
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
+from runner.config.compose import compose_one
 from runner.config.hydra_errors import COMMAND_LINE
 from runner.config.saved import load_saved, read_values
 from runner.config.schema import Config
-from runner.config.schema.calls import LAID_OVER
+from runner.config.schema.calls import LAID_OVER, TrainedCall
 from runner.config.schema.checks.effects import effect_of
 from runner.config.schema.data import DataConfig, FolderData
 from runner.data.fingerprint import content_differences, content_of, fingerprint
@@ -19,6 +20,7 @@ from runner.data.source import ImageSource
 from runner.data.sources.labelled import open_class_folders, relabelled
 from runner.data.sources.paths import resolve_paths
 from runner.data.splits import Splits, open_splits
+from runner.run.package import ModelCard
 
 _SPLITS = ("train", "val", "test")
 # The config groups whose keys can be overridden for a model that is trained already.
@@ -69,6 +71,70 @@ def load_evaluation_config(run_dir: Path, overrides: Sequence[str]) -> Config:
         CheckpointError: when the folder is no run folder.
         ConfigError: when an override is wrong, or belongs to the training.
     """
+    typed = _typed_of_evaluation(overrides)
+    saved = read_values(run_dir)
+    laid_over = list(overrides)
+    if "dist" not in typed:
+        laid_over.insert(0, "dist=default")
+    has_no_paths = isinstance(saved.get("data"), dict) and saved["data"].get("source") in ("digits", "synthetic")
+    if has_no_paths and "data" not in typed and typed & _IMAGES:
+        laid_over.insert(0, "data=folder")
+    config = load_saved(run_dir, laid_over, is_trained=True)
+    _refuse_submission(config)
+    own = load_saved(run_dir, only_reads=True).data
+    # The preprocessing belongs to the model, wherever the images come from.
+    kept = {name: value for name, value in own if _at_evaluation(name) == "model" and f"data.{name}" not in typed}
+    data = resolve_paths(config.data.model_copy(update=kept))
+    if "data.exclude" not in typed and _places(data) != _places(resolve_paths(own)):
+        data = data.model_copy(update={"exclude": None})
+    return config.model_copy(update={"data": data})
+
+
+def load_package_config(card: ModelCard, overrides: Sequence[str]) -> Config:
+    """The config of an evaluation of a package alone: the defaults, changed by overrides, with the package's model.
+
+    A path (`data.val=FOLDER`) implies data=folder. The preprocessing is the package's, unless its keys are typed.
+
+    Raises:
+        ConfigError: when an override is wrong or belongs to the training, or when none names images.
+    """
+    typed = _typed_of_evaluation(overrides)
+    if not typed & _IMAGES:
+        message = "a package alone has no images: give data.val=FOLDER, a folder of class folders, or data=NAME"
+        raise ConfigError([Problem(key="data.val", message=message, origin=COMMAND_LINE)])
+    job = compose_one([*(() if "data" in typed else ("data=folder",)), *overrides])
+    assert job is not None, "no flag is among the overrides"
+    config, preprocessing = job.config, card.preprocessing
+    _refuse_submission(config)
+    kept = {
+        "channels": preprocessing.channels,
+        "bit_depth": preprocessing.bit_depth,
+        "eval_image_size": preprocessing.image_size,
+        "resize": preprocessing.resize,
+        "fill": preprocessing.fill,
+        "eval_transforms": preprocessing.transforms,
+        "normalize": preprocessing.normalize,
+        "follow_weights": False,  # what they bring along is in the package already
+    }
+    of_package = {name: value for name, value in kept.items() if f"data.{name}" not in typed}
+    data = resolve_paths(config.data.model_copy(update=of_package))
+    return config.model_copy(update={"data": data, "model": card.architecture})
+
+
+def check_choice(call: TrainedCall, card: ModelCard) -> None:
+    """Refuse a checkpoint, or a kind of weights, that a package alone does not have.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    if call.checkpoint != "best" or call.weights not in ("auto", card.weights_kind):
+        key = "weights" if call.checkpoint == "best" else "checkpoint"
+        message = f"a package has the best weights only, {card.weights_kind}; run=DIR has the others"
+        raise ConfigError([Problem(key=key, value=getattr(call, key), has_value=True, message=message)])
+
+
+def _typed_of_evaluation(overrides: Sequence[str]) -> set[str]:
+    """The keys of overrides, none of which belongs to the training."""
     typed = _typed_keys(overrides)
     problems = [
         Problem(
@@ -81,24 +147,13 @@ def load_evaluation_config(run_dir: Path, overrides: Sequence[str]) -> Config:
     ]
     if problems:
         raise ConfigError(problems)
-    saved = read_values(run_dir)
-    laid_over = list(overrides)
-    if "dist" not in typed:
-        laid_over.insert(0, "dist=default")
-    has_no_paths = isinstance(saved.get("data"), dict) and saved["data"].get("source") in ("digits", "synthetic")
-    if has_no_paths and "data" not in typed and typed & _IMAGES:
-        laid_over.insert(0, "data=folder")
-    config = load_saved(run_dir, laid_over, is_trained=True)
+    return typed
+
+
+def _refuse_submission(config: Config) -> None:
     if config.dist.launcher == "submitted":
         problem = "an evaluation is not submitted; start it inside of a job, with srun, or leave dist=slurm out"
         raise ConfigError([Problem(key="dist", value="slurm", has_value=True, message=problem, origin=COMMAND_LINE)])
-    own = load_saved(run_dir, only_reads=True).data
-    # The preprocessing belongs to the model, wherever the images come from.
-    kept = {name: value for name, value in own if _at_evaluation(name) == "model" and f"data.{name}" not in typed}
-    data = resolve_paths(config.data.model_copy(update=kept))
-    if "data.exclude" not in typed and _places(data) != _places(resolve_paths(own)):
-        data = data.model_copy(update={"exclude": None})
-    return config.model_copy(update={"data": data})
 
 
 def _places(data: DataConfig) -> tuple[str | None, ...]:
@@ -107,7 +162,7 @@ def _places(data: DataConfig) -> tuple[str | None, ...]:
 
 def open_images(
     config: Config,
-    saved: Config,
+    saved: Config | None,
     overrides: Sequence[str],
     classes: tuple[str, ...],
     split: str,
@@ -121,12 +176,12 @@ def open_images(
     at all, FOLDER itself is the folder of class folders. Classes are matched by their names.
 
     Args:
-        config: the result of :func:`load_evaluation_config`.
-        saved: the config of the run.
+        config: the result of :func:`load_evaluation_config` or :func:`load_package_config`.
+        saved: the config of the run; None where there is a package alone.
         overrides: those of the command line.
         classes: class names of the model in index order.
         split: train, val or test.
-        record: the content of run.json.
+        record: the content of run.json; empty where there is a package alone.
 
     Raises:
         InvalidDatasetError: there is no such split, or it has a class that the model does not have.
@@ -134,7 +189,7 @@ def open_images(
     """
     data = config.data
     entry = data_entry(data)
-    is_own = entry == data_entry(resolve_paths(saved.data))
+    is_own = saved is not None and entry == data_entry(resolve_paths(saved.data))
     folder = None if is_own else _folder_of_classes(data, _typed_keys(overrides), split)
     if folder is not None:
         key, path = folder

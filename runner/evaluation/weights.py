@@ -66,7 +66,7 @@ def choose_weights(run_dir: Path, checkpoint: str, weights: WeightsChoice = "aut
     is_completed = read_record(run_dir)["status"] == "completed"
     try:
         if checkpoint == "best" and is_completed and (run_dir / "model").is_dir():
-            packaged = _of_package(run_dir)
+            packaged = packaged_weights(run_dir)
             if weights in ("auto", packaged.kind):
                 return packaged
         return _of_checkpoint(store, checkpoint, weights)
@@ -96,8 +96,16 @@ def load_weights(module: nn.Module, file: Path, dist: DistContext) -> None:
         raise CheckpointError(f"{file} can't be loaded into the model of this run ({first_line(error)})") from error
 
 
-def _of_package(run_dir: Path) -> ChosenWeights:
-    package = read_package(run_dir)
+def packaged_weights(path: Path) -> ChosenWeights:
+    """The weights of a package.
+
+    Args:
+        path: a run folder, or the package folder itself.
+
+    Raises:
+        CheckpointError: there is no package, or it is damaged.
+    """
+    package = read_package(path)
     card = package.card
     return ChosenWeights(
         file=package.weights_file,

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from runner.base.user_paths import typed_path
 from runner.config.schema import Config
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.transforms import Normalize
@@ -20,7 +19,7 @@ from runner.data.splits import Splits
 from runner.dist.collectives import DistContext, single_process
 from runner.dist.device import Precision, choose_memory_format
 from runner.evaluation.per_image import EvaluationSplit, Scorer
-from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights
+from runner.evaluation.weights import WeightsChoice, choose_weights, load_weights, packaged_weights
 from runner.model import build_architecture, check_trained
 from runner.run.contents import read_classes
 from runner.run.package import Package, Preprocessing, preprocessing_of, read_package
@@ -106,18 +105,17 @@ class LoadedModel:
     """Class names in index order."""
 
 
-def load_model(run_dir: str | Path) -> LoadedModel:
-    """Load the packaged model of a run.
+def load_packaged(path: Path) -> LoadedModel:
+    """Load a packaged model.
 
     Args:
-        run_dir: a run folder, or its `model/` folder.
+        path: a run folder, or the package folder itself.
 
     Raises:
         CheckpointError: there is no package, or it is damaged or of a newer format.
-        ConfigError: no folder can have this name.
         InvalidModelError: a custom model is no longer installed.
     """
-    package = read_package(typed_path(str(run_dir), "run_dir"))
+    package = read_package(path)
     preprocessing = package.card.preprocessing
     return LoadedModel(
         module=_packaged_module(package),
@@ -138,6 +136,24 @@ class TrainedModel:
     """Class names in index order."""
     origin: dict[str, Any]
     """The weights' checkpoint, whether they are raw or averaged, and their SHA-256."""
+
+
+def trained_of_package(package: Package) -> TrainedModel:
+    """The model of a package.
+
+    Raises:
+        CheckpointError: the weights don't fit.
+        InvalidModelError: a custom model is no longer installed.
+    """
+    card = package.card
+    chosen = packaged_weights(package.weights_file.parent)
+    return TrainedModel(
+        module=_packaged_module(package),
+        architecture=card.architecture,
+        preprocessing=card.preprocessing,
+        classes=card.classes,
+        origin=chosen.to_json(),
+    )
 
 
 def load_trained(run_dir: Path, config: Config, checkpoint: str, weights: WeightsChoice = "auto") -> TrainedModel:

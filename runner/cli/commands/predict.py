@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from runner.base.console import LOGGER
-from runner.base.errors import EXIT_DONE, CheckpointError, ConfigError, Problem
+from runner.base.errors import EXIT_DONE
 from runner.base.stop import StopRequest
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
 from runner.config.schema.calls import PredictCall
-from runner.run.package import Package, read_package
+from runner.run.package import read_package
 from runner.tools.predict.inputs import read_inputs
 from runner.tools.predict.outputs import columns, format_of
 from runner.tools.predict.partial import PartialScores, check_output
+from runner.tools.registry.resolve import folder_of
 
 
 def run(argv: list[str]) -> int:
@@ -20,6 +21,7 @@ def run(argv: list[str]) -> int:
     Raises:
         ConfigError: a value is wrong or missing.
         CheckpointError: there is no packaged model, or it is damaged or of a newer format.
+        RegistryError: the registry has no such version, or its files are not those that were registered.
         InvalidDatasetError: there are no images.
         MissingPackageError: the output is .parquet, and pyarrow is not installed.
         OutputError: the output exists or can't be written, or an unfinished one exists.
@@ -34,7 +36,7 @@ def _predict(argv: list[str], stop: StopRequest) -> int:
     output = typed_path(call.output, "output").absolute()
     format_of(output, [])  # refuses an unknown suffix before anything is read
     check_output(output)
-    package = _package(call)
+    package = read_package(folder_of(call.run, call.model, call.registry.uri))
     inputs = read_inputs(call.input, call.root, package.card.classes)
     form = format_of(output, columns(package.card.classes, has_labels=inputs.labels is not None))
     owner = {"model": package.card.weights_sha256, "input": inputs.digest(), "precision": call.precision}
@@ -46,14 +48,3 @@ def _predict(argv: list[str], stop: StopRequest) -> int:
             LOGGER.info("            %s", note)
         score(package, inputs, partial, call=call, stop=stop)
     return EXIT_DONE
-
-
-def _package(call: PredictCall) -> Package:
-    if (call.run is None) == (call.model is None):
-        given = "not both" if call.run is not None else "none was given"
-        message = f"give run=DIR, a run folder, or model=DIR, its folder model/ alone; {given}"
-        raise ConfigError([Problem(key="run", message=message)])
-    place = typed_path(call.run or call.model or "", "model" if call.run is None else "run").resolve()
-    if not place.is_dir():
-        raise CheckpointError(f"{place}: there is no such folder")
-    return read_package(place)

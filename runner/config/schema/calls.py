@@ -10,6 +10,14 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.calls_models import (
+    ModelsDownloadCall,
+    ModelsListCall,
+    ModelsPromoteCall,
+    ModelsRegisterCall,
+    ModelsShowCall,
+    RegistryRules,
+)
 from runner.config.schema.calls_serve import ServeCall
 from runner.config.schema.run import Notes, OneLine, TagName, TagValue
 
@@ -31,11 +39,16 @@ class ResumeCall(ConfigSection):
     """Which changes the run may have."""
 
 
-class _TrainedCall(ConfigSection):
-    """A command on the model of a run."""
+class TrainedCall(ConfigSection):
+    """A command on a trained model."""
 
-    run: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
+    run: Annotated[LocalPath | None, AS_TYPED]
     """The run folder with the trained model."""
+    model: Annotated[LocalPath | None, AS_TYPED]
+    """A packaged model alone, in place of a run: its folder, or a registered version, such as models:/birds@champion or
+    models:/birds/2."""
+    registry: RegistryRules
+    """Where models are registered."""
     checkpoint: Annotated[str, Field(min_length=1), AS_TYPED]
     """Which checkpoint: best, last, or its name, such as 0004-00000360."""
     weights: Literal["auto", "raw", "ema"]
@@ -43,13 +56,14 @@ class _TrainedCall(ConfigSection):
     auto: of best the better ones, of other checkpoints the average."""
 
 
-class EvaluateCall(_TrainedCall):
+class EvaluateCall(TrainedCall):
     """`python -m runner evaluate run=DIR`."""
 
     split: Literal["val", "test", "train"]
     """Which split of the data."""
     output: Annotated[LocalPath | None, AS_TYPED]
-    """Folder for the results; null means RUN/evaluation, and for other weights or images a folder in it."""
+    """Folder for the results; null means RUN/evaluation, and for other weights or images a folder in it. A package
+    alone needs one."""
 
 
 class PredictCall(ConfigSection):
@@ -58,7 +72,10 @@ class PredictCall(ConfigSection):
     run: Annotated[LocalPath | None, AS_TYPED]
     """The run folder whose packaged model scores."""
     model: Annotated[LocalPath | None, AS_TYPED]
-    """A packaged model alone: the folder model/ of a run."""
+    """A packaged model alone: the folder model/ of a run, or a registered version, such as models:/birds@champion or
+    models:/birds/2."""
+    registry: RegistryRules
+    """Where models are registered."""
     input: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """A folder (with all folders in it), an image, a .txt with a path on each line, or a .csv with a column `path`."""
     output: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
@@ -269,13 +286,14 @@ class ValidateCall(ConfigSection):
     """Check the config alone, neither data nor model nor machine: for a machine without the data, as in CI."""
 
 
-class ExportCall(_TrainedCall):
+class ExportCall(TrainedCall):
     """`python -m runner export run=DIR`."""
 
     format: Literal["onnx", "torch_export", "torchscript"]
     """ONNX; torch.export's .pt2; or TorchScript, which PyTorch has deprecated."""
     output: Annotated[LocalPath | None, AS_TYPED]
-    """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt."""
+    """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt. A package alone
+    needs one."""
     include_preprocessing: bool
     """True: images N × height × width × channels in, already resized and cropped, uint8 or with 16 bits float32 in
     [0, 1], and probabilities out. False: normalised float32 images N × channels × height × width in, logits out."""
@@ -431,6 +449,11 @@ CALLS: dict[str, type[ConfigSection]] = {
     "runs delete": RunsDeleteCall,
     "runs prune": RunsPruneCall,
     "runs repeat": RunsRepeatCall,
+    "models register": ModelsRegisterCall,
+    "models list": ModelsListCall,
+    "models show": ModelsShowCall,
+    "models promote": ModelsPromoteCall,
+    "models download": ModelsDownloadCall,
     "dataset check": DatasetCheckCall,
     "dataset import": DatasetImportCall,
     "dataset show": DatasetShowCall,
@@ -452,6 +475,11 @@ TAKES_NOTHING_ELSE = frozenset(
         "runs watch",
         "runs delete",
         "runs prune",
+        "models register",
+        "models list",
+        "models show",
+        "models promote",
+        "models download",
         "dataset import",
         "dataset split",
     }

@@ -1,0 +1,1 @@
+"""Commands on registered models: `models list` and so on."""

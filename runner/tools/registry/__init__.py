@@ -1,0 +1,4 @@
+"""The registry of models: numbered versions of packages, and aliases that name one of them.
+
+Importing this package imports no torch.
+"""
