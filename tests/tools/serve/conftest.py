@@ -111,9 +111,9 @@ def start() -> Iterator[Callable[..., Server]]:
         server.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(trained: Path) -> Iterator[Server]:
-    """One server of this module, in fp32, with small limits."""
+    """One server of many tests, in fp32, with small limits; each start takes seconds."""
     server = Server(
         f"model={trained}",
         "serve.name=birds",
@@ -122,7 +122,7 @@ def served(trained: Path) -> Iterator[Server]:
         "serve.max_body_mib=1",
         "serve.max_images=8",
         "serve.max_pixels=1000000",
-        "serve.receive_seconds=1",
+        "serve.receive_seconds=2",
         "serve.max_connections=40",
     )
     try:

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from runner.cli.call import read_own
 from runner.cli.commands import predict
+from runner.config.schema.calls_serve import ServeCall
+from runner.tools.serve.endpoints import Endpoints
+from runner.tools.serve.image_queue import ImageQueue
+from runner.tools.serve.serving_metrics import ServingMetrics
 from tests.conftest import AWKWARD_CLASSES
 from tests.tools.serve.conftest import form
 
@@ -108,20 +115,51 @@ def test_no_address_is_a_file_and_the_log_shows_no_request(served, files):
     assert "access-control-allow-origin" not in served.ask("GET", "/v2", origin="https://evil.example").headers
 
 
-def test_a_token_is_asked_for(start, trained, files, tmp_path):
-    token = "0123456789abcdef-secret"
-    (tmp_path / "token").write_text(token + "\n")
-    server = start(f"model={trained}", f"serve.token_file={tmp_path / 'token'}", "serve.cors=[https://shop.example]")
-    content = files[0].read_bytes()
-    assert server.score(content).status == 401
-    for wrong in (f"Bearer {token}x", f"bearer {token[:-1]}", token, "Bearer \xff", ""):
-        assert server.ask("POST", "/score", content, authorization=wrong).status == 401
-        assert server.ask("GET", "/metrics", authorization=wrong).status == 401
-    assert server.ask("POST", "/score", content, authorization=f"Bearer {token}").status == 200
-    assert server.ask("GET", "/v2/health/ready").status == server.ask("GET", "/").status == 200
-    allowed = server.ask("OPTIONS", "/score", origin="https://shop.example", access_control_request_method="POST")
-    assert allowed.headers["access-control-allow-origin"] == "https://shop.example"
-    refused = server.ask("OPTIONS", "/score", origin="https://evil.example", access_control_request_method="POST")
-    assert refused.status == 400
-    assert token not in "".join(server.lines)
-    assert server.stop() == 0
+class NothingServed:
+    """A server before its first version is ready."""
+
+    current = None
+    is_ready = False
+
+    def __init__(self) -> None:
+        self.queue = ImageQueue(1, 1, 0.0)
+        self.metrics = ServingMetrics(lambda: 0, lambda: 0)
+
+
+def ask(app, method: str, path: str, **headers: str) -> tuple[int, dict[str, str]]:
+    """Call an application as uvicorn does."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    raw = [(name.replace("_", "-").encode(), text.encode("latin-1")) for name, text in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "headers": raw, "query_string": b"", "root_path": ""}
+    asyncio.run(app(scope, receive, send))
+    answered = {name.decode(): text.decode() for name, text in sent[0]["headers"]}
+    return sent[0]["status"], answered
+
+
+def test_a_token_is_asked_for_where_one_is_set_and_cors_is_off_where_none_is_allowed():
+    call = read_own("serve", ServeCall, ["model=x", "serve.cors=[https://shop.example]"])
+    app = Endpoints(NothingServed(), call.serve).application("0123456789abcdef")
+    for path in ("/score", "/metrics", "/v2", "/v2/models/x/infer", "/none"):
+        for wrong in ("Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "0123456789abcdef", "Bearer \xff", ""):
+            status, headers = ask(app, "GET", path, authorization=wrong)
+            assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert ask(app, "GET", path)[0] == 401
+        assert ask(app, "GET", path, authorization="Bearer 0123456789abcdef")[0] != 401
+    assert ask(app, "GET", "/v2/health/live")[0] == 200
+    assert ask(app, "GET", "/v2/health/ready")[0] == 503
+    assert ask(app, "GET", "/")[0] == 200
+    asked = {"access_control_request_method": "POST", "access_control_request_headers": "authorization"}
+    status, headers = ask(app, "OPTIONS", "/score", origin="https://shop.example", **asked)
+    assert (status, headers["access-control-allow-origin"]) == (200, "https://shop.example")
+    assert ask(app, "OPTIONS", "/score", origin="https://evil.example", **asked)[0] == 400
+    closed = read_own("serve", ServeCall, ["model=x"])
+    app = Endpoints(NothingServed(), closed.serve).application(None)
+    assert "access-control-allow-origin" not in ask(app, "GET", "/v2", origin="https://shop.example")[1]
+    assert ask(app, "POST", "/score")[0] == 503
