@@ -51,7 +51,13 @@ def load_saved(
         ConfigError: the config with the overrides breaks the schema, or would reach beyond this machine by keys that
             are not typed.
     """
-    values = read_values(run_dir)
+    return laid_over(read_values(run_dir), overrides, is_trained=is_trained, only_reads=only_reads)
+
+
+def laid_over(
+    values: dict[str, Any], overrides: Sequence[str] = (), *, is_trained: bool = False, only_reads: bool = False
+) -> Config:
+    """A config from saved values with overrides applied; see :func:`load_saved`."""
     with _translated(overrides):
         composed = _composed_defaults(chosen_options(values))
         filled = _filled(values, _plain(composed, resolve=False))

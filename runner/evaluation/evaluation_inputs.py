@@ -10,7 +10,7 @@ from typing import Any
 from runner.base.errors import ConfigError, InvalidDatasetError, Problem
 from runner.config.compose import compose_one
 from runner.config.hydra_errors import COMMAND_LINE
-from runner.config.saved import load_saved, read_values
+from runner.config.saved import laid_over, load_saved, read_values
 from runner.config.schema import Config
 from runner.config.schema.calls import LAID_OVER, TrainedCall
 from runner.config.schema.checks.effects import effect_of
@@ -102,9 +102,11 @@ def load_package_config(card: ModelCard, overrides: Sequence[str]) -> Config:
     if not typed & _IMAGES:
         message = "a package alone has no images: give data.val=FOLDER, a folder of class folders, or data=NAME"
         raise ConfigError([Problem(key="data.val", message=message, origin=COMMAND_LINE)])
-    job = compose_one([*(() if "data" in typed else ("data=folder",)), *overrides])
-    assert job is not None, "no flag is among the overrides"
-    config, preprocessing = job.config, card.preprocessing
+    defaults = compose_one(())
+    assert defaults is not None, "no flag is given"
+    chosen = [] if "data" in typed else ["data=folder"]
+    config = laid_over(defaults.config.to_save(), [*chosen, *overrides], is_trained=True)
+    preprocessing = card.preprocessing
     _refuse_submission(config)
     kept = {
         "channels": preprocessing.channels,

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 import runner
 from runner.base.errors import CheckpointError
 from runner.run.package import add_metrics, read_package, write_package
+from tests.kills import killed_at
 
 
 @pytest.fixture
@@ -59,32 +58,6 @@ def test_weights_of_another_architecture_are_refused(model):
         runner.load_model(model)
 
 
-_TOUCHES_DISK = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree", "shutil.copyfile")
-
-
-def _killed_at(event_number: int, model: Path, weights: Path, card: dict) -> bool:
-    """Write the package anew in a fork that is killed as it touches the disk for so many times; False once it ends."""
-    pid = os.fork()
-    if pid == 0:
-        code, num_events = 1, 0
-
-        def kill(event: str, _: object) -> None:
-            nonlocal num_events
-            num_events += event in _TOUCHES_DISK
-            if num_events == event_number and event in _TOUCHES_DISK:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            sys.addaudithook(kill)
-            write_package(model, weights, card)
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    assert status in (0, signal.SIGKILL), "it ends well, or is killed"
-    return os.WIFSIGNALED(status)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="forks, and exchanges two names in one step")
 def test_a_package_that_is_replaced_is_there_whenever_the_process_is_killed(model, tmp_path):
     weights = Path(shutil.copyfile(model / "model.safetensors", tmp_path / "weights"))
@@ -92,7 +65,7 @@ def test_a_package_that_is_replaced_is_there_whenever_the_process_is_killed(mode
     card = {key: value for key, value in written.items() if key not in ("format", "weights_sha256")}
     card["metrics"] = {"new": True}
     found, event_number = [], 1
-    while _killed_at(event_number, model, weights, card):
+    while killed_at(event_number, lambda: write_package(model, weights, card)):
         found.append(read_package(model).card.metrics == {"new": True})
         event_number += 1
     assert len(found) > 10

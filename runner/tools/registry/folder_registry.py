@@ -36,6 +36,7 @@ from runner.tools.registry.versions import (
     Draft,
     RegisteredFile,
     VersionRecord,
+    not_registered,
 )
 
 ALIASES_FILE = "aliases.json"
@@ -203,17 +204,6 @@ def files_of(folder: Path) -> dict[str, RegisteredFile]:
         path.relative_to(folder).as_posix(): RegisteredFile(sha256=sha256_of(path), bytes=path.stat().st_size)
         for path in found
     }
-
-
-def not_registered(registry: object, name: str, version: object, versions: list[int]) -> RegistryError:
-    """That there is no such model or version, and which there are."""
-    place = getattr(registry, "place", "")
-    if not versions:
-        return RegistryError(
-            f"{place} has no model {name!r}; models list shows what there is, registry.uri=… names another registry"
-        )
-    shown = ", ".join(map(str, versions[-10:]))
-    return RegistryError(f"{place} has no {name}/{version}; versions are {'… ' if len(versions) > 10 else ''}{shown}")
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.base.untrusted import printable
-from runner.tools.registry.folder_registry import not_registered
-from runner.tools.registry.versions import ModelRegistry
+from runner.tools.registry.versions import ModelRegistry, not_registered
 from runner.tools.runs.past import describe_metric
 
 _NOTHING = "–"

@@ -8,8 +8,8 @@ from pathlib import Path
 from runner.base.errors import CheckpointError, ConfigError, Problem, RegistryError
 from runner.base.user_paths import scheme_of, typed_path
 from runner.config.schema.calls_models import MLFLOW_SCHEMES
-from runner.tools.registry.folder_registry import FolderRegistry, not_registered
-from runner.tools.registry.versions import SCHEME, ModelRegistry, Reference, read_reference
+from runner.tools.registry.folder_registry import FolderRegistry
+from runner.tools.registry.versions import SCHEME, ModelRegistry, Reference, not_registered, read_reference
 
 REGISTRY_VARIABLE = "RUNNER_REGISTRY"
 _USUAL_FOLDER = "models"
@@ -101,5 +101,6 @@ def folder_of(run: str | None, model: str | None, registry_uri: str | None = Non
         raise ConfigError([Problem(key="run", message=message)])
     place = resolve_model(model, registry_uri) if model is not None else typed_path(run or "", "run")
     if not place.is_dir():
-        raise CheckpointError(f"{place.absolute()}: there is no such folder")
+        what = "" if run is None else " is no run folder"
+        raise CheckpointError(f"{place.absolute()}{what}: there is no such folder")
     return place.resolve()

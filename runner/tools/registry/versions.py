@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, field_validator
 
-from runner.base.errors import ConfigError, Problem
+from runner.base.errors import ConfigError, Problem, RegistryError
 from runner.base.untrusted import printable
 from runner.config.schema.calls_models import ALIAS_PATTERN, NAME_PATTERN, REFERENCE_PATTERN
 from runner.run.contents import Contents, Count
@@ -23,6 +23,7 @@ LAST_VERSION = 10**9 - 1
 _REFERENCE = re.compile(REFERENCE_PATTERN)
 _FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-]+/)?[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _MOST_FILES = 100
+_MOST_SHOWN = 10
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -189,3 +190,15 @@ class ModelRegistry(Protocol):
             RegistryError: the registry can't take it.
             OutputError: it can't be written; nothing is left then.
         """
+
+
+def not_registered(registry: ModelRegistry, name: str, version: int | None, versions: Sequence[int]) -> RegistryError:
+    """That there is no such model or version, and which there are."""
+    if not versions:
+        return RegistryError(
+            f"{registry.place} has no model {name!r}; models list shows what there is, registry.uri=… names another "
+            "registry"
+        )
+    shown = ", ".join(map(str, versions[-_MOST_SHOWN:]))
+    more = "… " if len(versions) > _MOST_SHOWN else ""
+    return RegistryError(f"{registry.place} has no {name}/{version}; versions are {more}{shown}")
