@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 def test_from_the_photos_to_the_answered_request(tmp_path, write_image):
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    for number in range(16):
+    for number in range(32):
         write_image(tmp_path / "photos" / ("finch", "wren")[number % 2] / f"{number // 2}.png", number)
     commands = "\n".join(re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
     with socket.create_server(("127.0.0.1", 0)) as free:
