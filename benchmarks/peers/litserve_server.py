@@ -12,6 +12,7 @@ import litserve
 import safetensors.torch
 import torch
 import torchvision
+from fastapi import Request
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -35,7 +36,7 @@ class ImageApi(litserve.LitAPI):  # type: ignore[misc]
             ]
         )
 
-    def decode_request(self, request: Any) -> Any:
+    def decode_request(self, request: Request) -> Any:
         return self.transform(Image.open(request["image"].file).convert("RGB"))
 
     def batch(self, inputs: Any) -> Any:

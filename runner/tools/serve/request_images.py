@@ -15,6 +15,7 @@ from runner.base.untrusted import UntrustedFileError, parse_json
 
 _FORM = "multipart/form-data"
 _JSON = "application/json"
+_RAW = ("", "application/octet-stream", "application/x-www-form-urlencoded")  # the last one is curl's --data-binary
 _JSON_FORM = '{"image": "BASE64"} or {"images": ["BASE64", …]}'
 
 
@@ -43,7 +44,7 @@ def images_of(content_type: str, body: bytes, max_images: int) -> list[bytes]:
         return _of_form(content_type, body, max_images)
     if kind == _JSON:
         return _checked(_of_json(_parsed(body)), max_images)
-    if kind not in ("", "application/octet-stream") and not kind.startswith("image/"):
+    if kind not in _RAW and not kind.startswith("image/"):
         raise refusal(415, f"send an image as the body, as {_FORM}, or {_JSON}: {_JSON_FORM}")
     return _checked([body] if body else [], max_images)
 
