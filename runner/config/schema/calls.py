@@ -19,6 +19,7 @@ from runner.config.schema.calls_models import (
     ModelsShowCall,
     RegistryRules,
 )
+from runner.config.schema.calls_serve import ServeCall
 from runner.config.schema.run import Notes, OneLine, TagName, TagValue
 
 
@@ -447,6 +448,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "predict": PredictCall,
     "export": ExportCall,
     "report": ReportCall,
+    "serve": ServeCall,
     "runs list": RunsListCall,
     "runs diff": RunsDiffCall,
     "runs tag": RunsTagCall,
@@ -474,6 +476,7 @@ TAKES_NOTHING_ELSE = frozenset(
         "init",
         "predict",
         "report",
+        "serve",
         "architectures",
         "runs list",
         "runs diff",
