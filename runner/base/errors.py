@@ -19,7 +19,7 @@ EXIT_FAILURE = 1
 EXIT_USER_ERROR = 2
 EXIT_STOPPED = 75
 _MAX_VALUE = 120
-Extra = Literal["slurm", "export", "parquet", "sweep", "timm"]
+Extra = Literal["slurm", "export", "parquet", "sweep", "timm", "serve"]
 """The optional parts, which need packages of their own."""
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(?P<range>[^;]*?)\s*;\s*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
@@ -148,6 +148,10 @@ class ExportError(RunnerError):
     """A model can't be exported, or the exported file computes other outputs than PyTorch."""
 
     exit_code = EXIT_FAILURE
+
+
+class ServeError(RunnerError):
+    """The server can't listen at its address, or its workers can't be started."""
 
 
 class StoppedOnRequest(RunnerError):

@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "measure a model exactly, run=DIR or model=DIR: per class, confusion matrix, calibration; -m: several",
     "predict": "score images with a packaged model, run=DIR or model=DIR, input=FOLDER output=FILE.csv",
     "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
+    "serve": "answer requests with a packaged model, model=DIR serve.port=8080, until it is stopped",
     "report": "explain a run or a sweep, run=DIR, in one HTML file",
     "runs list": "show the runs under a folder; filter by name, tag or model, sort by a metric or a key",
     "runs diff": "show what differs between two runs, a=DIR b=DIR",
@@ -45,7 +46,7 @@ COMMANDS = {
     "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
 _COMPUTE = frozenset(
-    {"train", "resume", "evaluate", "predict", "export", "runs repeat", "doctor", "init", "models promote"}
+    {"train", "resume", "evaluate", "predict", "serve", "export", "runs repeat", "doctor", "init", "models promote"}
 )
 _MAX_HELP_COLUMNS = 120
 

@@ -15,6 +15,7 @@ EXAMPLES = {
     "evaluate": "evaluate run=outputs/2026-11-20/18-47-13-044563 data.root=other_photos output=on_other_photos",
     "predict": "predict model=outputs/2026-11-20/18-47-13-044563/model input=photos output=scores.csv",
     "export": "export run=outputs/2026-11-20/18-47-13-044563 format=onnx",
+    "serve": "serve model=outputs/2026-11-20/18-47-13-044563/model serve.port=8080",
     "report": "report run=outputs/2026-11-20/18-47-13-044563",
     "runs list": "runs list status=completed tags.set=v2 sort=val_top1 columns='[folder,name,optimizer.lr,val_top1]'",
     "runs diff": "runs diff a=outputs/2026-11-20/18-47-13-044563 b=outputs/2026-11-21/09-12-40-5be1c0",

@@ -18,6 +18,7 @@ from runner.config.schema.calls_models import (
     ModelsShowCall,
     RegistryRules,
 )
+from runner.config.schema.calls_serve import ServeCall
 from runner.config.schema.run import Notes, OneLine, TagName, TagValue
 
 
@@ -439,6 +440,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "predict": PredictCall,
     "export": ExportCall,
     "report": ReportCall,
+    "serve": ServeCall,
     "runs list": RunsListCall,
     "runs diff": RunsDiffCall,
     "runs tag": RunsTagCall,
@@ -464,6 +466,7 @@ TAKES_NOTHING_ELSE = frozenset(
         "init",
         "predict",
         "report",
+        "serve",
         "architectures",
         "runs list",
         "runs diff",

@@ -48,6 +48,7 @@ _MOST_HEADER_BYTES = 1 << 16
 # A PPM header without its end: it lacks the last of three numbers (of two for bitmaps, P1 and P4).
 _GAP = rb"(?:\s++|#[^\r\n]*+[\r\n]?+)++"
 _UNFINISHED_PPM = re.compile(rb"P(?:[14](?:%b[^\s#]++){0,1}+|[^14](?:%b[^\s#]++){0,2}+)(?:%b)?+" % (_GAP, _GAP, _GAP))
+_EMPTY = "the file is empty (0 bytes)"
 _SILENCE = Lock()
 # EXIF orientations that exchange height and width.
 _ON_THEIR_SIDE = (5, 6, 7, 8)
@@ -88,13 +89,34 @@ def open_image(path: str, max_pixels: int = MOST_PIXELS, form: InputFormat = RGB
         DeviceError: the file can't be read because of a fault of the machine, such as a failing disk or network.
     """
     with _named_errors(path), open_regular(path) as file:
-        content = _content_of_jpeg(file)
-        header = jpeg.read_header(content) if content is not None else None
-        if content is None or header is None:
-            file.seek(0)
-            return DecodedImage(_decoded_by_pillow(file, max_pixels, form))
-        _refuse_large(header.width, header.height, max_pixels)
-        return _Jpeg(path, content, header, _orientation_of(content), max_pixels, form)
+        return _opened(path, _content_of_jpeg(file), file, max_pixels, form)
+
+
+def open_received(content: bytes, name: str, max_pixels: int = MOST_PIXELS, form: InputFormat = RGB) -> StoredImage:
+    """As :func:`open_image` for an image file that is in memory, such as one that a client has sent.
+
+    Args:
+        content: of the file.
+        name: what messages call it.
+        max_pixels: as of :func:`open_image`.
+        form: as of :func:`open_image`.
+
+    Raises:
+        InvalidDatasetError: as :func:`open_image`.
+    """
+    if not content:
+        raise InvalidDatasetError(f"{printable_path(name)}: {_EMPTY}")
+    with _named_errors(name):
+        return _opened(name, content if content.startswith(jpeg.START) else None, BytesIO(content), max_pixels, form)
+
+
+def _opened(path: str, jpeg_content: bytes | None, file: BinaryIO, max_pixels: int, form: InputFormat) -> StoredImage:
+    header = jpeg.read_header(jpeg_content) if jpeg_content is not None else None
+    if jpeg_content is None or header is None:
+        file.seek(0)
+        return DecodedImage(_decoded_by_pillow(file, max_pixels, form))
+    _refuse_large(header.width, header.height, max_pixels)
+    return _Jpeg(path, jpeg_content, header, _orientation_of(jpeg_content), max_pixels, form)
 
 
 def bytes_once_decoded(path: str, form: InputFormat = RGB) -> int:
@@ -308,8 +330,8 @@ def _reason(error: Exception, path: str) -> str:
         case UntrustedFileError():
             return "this is not a regular file"
         case UnidentifiedImageError():
-            if Path(path).stat().st_size == 0:
-                return "the file is empty (0 bytes)"
+            if Path(path).is_file() and Path(path).stat().st_size == 0:
+                return _EMPTY
             return f"this is no image: its content is none of {', '.join(_FORMATS)}"
         case Image.DecompressionBombError():
             return f"too many pixels: {error}"

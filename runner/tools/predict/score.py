@@ -59,23 +59,31 @@ class _ImageFiles(Dataset["_Loaded"]):
 
     def __getitem__(self, request: range) -> _Loaded:
         opened = [functools.partial(open_image, self._files[number], form=self._form) for number in request]
-        outcomes = [self._checked(outcome) for outcome in prepare_images(opened, self._pipeline)]
-        images = [outcome.permute(1, 2, 0) for outcome in outcomes if isinstance(outcome, Tensor)]
+        outcomes = [checked_size(outcome, self._size) for outcome in prepare_images(opened, self._pipeline)]
         errors = [
             None if isinstance(outcome, Tensor) else outcome.removeprefix(f"{printable_path(self._files[number])}: ")
             for number, outcome in zip(request, outcomes, strict=True)
         ]
-        # In a loader process default_collate stacks in shared memory.
-        stacked = default_collate(images) if images else torch.zeros(0, 1, 1, self._form.channels, dtype=torch.uint8)
-        return _Loaded(images=stacked.permute(0, 3, 1, 2), errors=tuple(errors))
+        images = [outcome for outcome in outcomes if isinstance(outcome, Tensor)]
+        return _Loaded(images=stacked(images, self._form), errors=tuple(errors))
 
-    def _checked(self, outcome: Tensor | str) -> Tensor | str:
-        """The image, or an error where its size is not the one that the model takes."""
-        if not isinstance(outcome, Tensor) or tuple(outcome.shape[1:]) == self._size:
-            return outcome
-        height, width = outcome.shape[1:]
-        wanted = f"{self._size[1]}×{self._size[0]}"
-        return f"it has {width}×{height} pixels after the model's transforms, but the model takes {wanted}"
+
+def checked_size(outcome: Tensor | str, size: tuple[int, int]) -> Tensor | str:
+    """A prepared image, or an error where its height and width are not those that the model takes."""
+    if not isinstance(outcome, Tensor) or tuple(outcome.shape[1:]) == size:
+        return outcome
+    height, width = outcome.shape[1:]
+    wanted = f"{size[1]}×{size[0]}"
+    return f"it has {width}×{height} pixels after the model's transforms, but the model takes {wanted}"
+
+
+def stacked(images: Sequence[Tensor], form: InputFormat) -> Tensor:
+    """Prepared images, each channels × H × W, as a batch N × channels × H × W that has its channels last in memory."""
+    if not images:
+        return torch.zeros(0, 1, 1, form.channels, dtype=torch.uint8).permute(0, 3, 1, 2)
+    # In a loader process default_collate stacks in shared memory.
+    batch: Tensor = default_collate([image.permute(1, 2, 0) for image in images])
+    return batch.permute(0, 3, 1, 2)
 
 
 @freed_memory_kept()
