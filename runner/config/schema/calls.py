@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.calls_drift import DriftCall
 from runner.config.schema.calls_models import (
     ModelsDownloadCall,
     ModelsListCall,
@@ -438,6 +439,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "validate": ValidateCall,
     "evaluate": EvaluateCall,
     "predict": PredictCall,
+    "drift": DriftCall,
     "export": ExportCall,
     "report": ReportCall,
     "serve": ServeCall,
@@ -465,6 +467,7 @@ TAKES_NOTHING_ELSE = frozenset(
     {
         "init",
         "predict",
+        "drift",
         "report",
         "serve",
         "architectures",
