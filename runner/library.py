@@ -80,7 +80,7 @@ def load_model(run_dir: str | Path, *, registry: str | None = None) -> LoadedMod
         InvalidModelError: a custom model is no longer installed.
         RegistryError: the registry has no such version, or its files are not those that were registered.
     """
-    folder = resolve_model(str(run_dir), registry)
+    folder = resolve_model(str(run_dir), registry, key="run_dir")
     from runner.training.assemble_trained import load_packaged  # noqa: PLC0415 - torch only where it is needed
 
     return load_packaged(folder)

@@ -21,8 +21,8 @@ _NUM_EXAMPLES = 3
 NOT_FINITE = "the model's scores are infinite or not a number"
 
 Observer = Callable[[Batch, Tensor, Tensor, Tensor, Tensor], None]
-"""Called with each batch, whose images are on the device, as are first guesses N, logits N × classes, losses N, and whether
-each image has finite scores N (images without are in no count)."""
+"""Called with each batch, whose images are on the device, as are first guesses N, logits N × classes, losses N, and
+whether each image has finite scores N (images without are in no count)."""
 
 
 @dataclass(frozen=True, kw_only=True)

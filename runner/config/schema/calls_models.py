@@ -109,7 +109,7 @@ class ModelsPromoteCall(ModelsCall):
 class ModelsDownloadCall(ModelsCall):
     """`python -m runner models download name=NAME@ALIAS output=DIR`."""
 
-    name: Annotated[str, Field(pattern=f"^{REFERENCE_PATTERN}$"), AS_TYPED]
+    name: Annotated[str, Field(min_length=1), AS_TYPED]
     """Which version: NAME@ALIAS or NAME/VERSION."""
     output: Annotated[LocalPath, Field(min_length=1), AS_TYPED]
     """A new folder, which appears once all files in it have the checksums of the registry."""

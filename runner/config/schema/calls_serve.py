@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
+from runner.config.schema.calls_models import RegistryRules
 from runner.config.schema.data import MOST_PIXELS
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-]+(:[0-9]{1,5})?|https?://\[[0-9a-fA-F:.]+\](:[0-9]{1,5})?")
@@ -107,6 +108,8 @@ class ServeCall(ConfigSection):
 
     model: Annotated[str, Field(min_length=1), AS_TYPED]
     """A run folder, its folder model/, or models:/NAME@ALIAS or models:/NAME/VERSION of a registry."""
+    registry: RegistryRules
+    """Where models are registered."""
     serve: ServeRules
     """How the server answers, and what it refuses."""
 

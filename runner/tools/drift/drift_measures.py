@@ -116,8 +116,8 @@ def compare_with_reference(
 def population_stability_index(before: Counts, now: Counts) -> float:
     """Σ (p − q) ln(p / q) over the bins, where p and q are the shares of the images in each: 0 where they are equal.
 
-    Siddiqi 2006, Credit Risk Scorecards; it is Jeffreys' divergence. The share of half an image of the smaller sample is
-    added to each bin, since an empty one would make it infinite. For samples of N and M images from the same
+    Siddiqi 2006, Credit Risk Scorecards; it is Jeffreys' divergence. The share of half an image of the smaller sample
+    is added to each bin, since an empty one would make it infinite. For samples of N and M images from the same
     distribution over B bins, PSI / (1/N + 1/M) is about χ² distributed with B − 1 degrees of freedom (Yurdakul and
     Naranjo 2020, Statistical properties of the population stability index).
     """

@@ -51,13 +51,14 @@ def find_version(registry: ModelRegistry, reference: Reference) -> int:
     return aliases[reference.alias]
 
 
-def resolve_model(reference: str, registry_uri: str | None = None) -> Path:
+def resolve_model(reference: str, registry_uri: str | None = None, *, key: str = "model") -> Path:
     """The package folder that a path or a reference names.
 
     Args:
         reference: models:/NAME@ALIAS or models:/NAME/VERSION, whose files are then compared with their checksums; any
             other text is a path.
         registry_uri: see :func:`open_registry`.
+        key: whose value the reference is, for messages.
 
     Raises:
         ConfigError: the text is neither.
@@ -65,8 +66,8 @@ def resolve_model(reference: str, registry_uri: str | None = None) -> Path:
         CheckpointError: the registry's files are damaged, or a link leads out of it.
     """
     if not reference.startswith(SCHEME):
-        return typed_path(reference, "model")
-    registry, named = open_registry(registry_uri), read_reference(reference, "model")
+        return typed_path(reference, key)
+    registry, named = open_registry(registry_uri), read_reference(reference, key)
     return registry.package(named.name, find_version(registry, named))
 
 

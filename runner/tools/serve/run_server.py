@@ -28,7 +28,7 @@ from runner.tools.serve.endpoints import Endpoints
 from runner.tools.serve.image_queue import ImageQueue
 from runner.tools.serve.observation import Observer
 from runner.tools.serve.serving_metrics import ServingMetrics
-from runner.tools.serve.versions import ServedVersion, take_version
+from runner.tools.serve.versions import ServedVersion, is_alias, registered_version, take_version
 from runner.tools.serve.worker_pool import ScoredBatch, WorkerPool
 
 _KEEP_ALIVE_SECONDS = 75  # longer than the idle time of usual proxies, so that they close first
@@ -171,14 +171,29 @@ async def _serve(
 
 
 async def _watch(call: ServeCall, service: Service, first: asyncio.Task[None]) -> None:
-    """Load the model again on SIGHUP."""
+    """Load the model again on SIGHUP, and when the registry's alias names another version.
+
+    A version that can't be loaded is not tried again by itself.
+    """
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
     await asyncio.wait({first})
+    tried = service.current.version if service.current is not None else None
+    said = ""
     while True:
-        await asked.wait()
-        asked.clear()
-        await service.reload()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(call.serve.watch_seconds if is_alias(call) else None):
+                await asked.wait()
+        try:
+            named = await asyncio.to_thread(registered_version, call)
+        except (RunnerError, OSError) as error:
+            if said != (said := str(error)):
+                LOGGER.warning("the registry can't be asked, and the version stays: %s", error)
+            named = None
+        if asked.is_set() or (named is not None and str(named) != tried):
+            asked.clear()
+            tried = str(named)
+            await service.reload()
 
 
 def _token(rules: ServeRules) -> str | None:

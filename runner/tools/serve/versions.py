@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.errors import CheckpointError
-from runner.base.user_paths import typed_path
 from runner.config.schema.calls_serve import ServeCall
 from runner.run.package import ModelCard, read_package
+from runner.tools.registry.resolve import alias_version, resolve_model
+from runner.tools.registry.versions import SCHEME, read_reference
 
-_REGISTERED = re.compile(r"models:/(?P<name>[^/@]+)")
 _DIGEST_LETTERS = 12
 _COUNTER = itertools.count()
 
@@ -43,14 +42,34 @@ def take_version(call: ServeCall, work_dir: Path) -> ServedVersion:
 
     Raises:
         CheckpointError: there is no package, or it is damaged.
-        ConfigError: the model is no path, or the registry has no such model.
+        ConfigError: the model is no path.
+        RegistryError: the registry has no such version, or it is damaged.
     """
-    place = typed_path(call.model, "model").resolve()
+    reference, number = call.model, registered_version(call)
+    if number is not None:  # an alias may name another version in a moment
+        reference = f"{SCHEME}{read_reference(call.model, 'model').name}/{number}"
+    place = resolve_model(reference, call.registry.uri).resolve()
     if not place.is_dir():
         raise CheckpointError(f"{place}: there is no such folder")
     package = read_package(place)
     folder = work_dir / str(next(_COUNTER))
     shutil.copytree(package.weights_file.parent, folder)
     card = read_package(folder).card
-    name = call.serve.name or (place.parent.name if place.name == "model" else place.name)
-    return ServedVersion(name=name, version=card.weights_sha256[:_DIGEST_LETTERS], folder=folder, card=card)
+    name, version = place.parent.name if place.name == "model" else place.name, card.weights_sha256[:_DIGEST_LETTERS]
+    if number is not None:
+        name, version = read_reference(call.model, "model").name, str(number)
+    return ServedVersion(name=call.serve.name or name, version=version, folder=folder, card=card)
+
+
+def registered_version(call: ServeCall) -> int | None:
+    """The version that models:/NAME@ALIAS is now; None for a plain folder.
+
+    Raises:
+        ConfigError, RegistryError: see :func:`runner.tools.registry.resolve.alias_version`.
+    """
+    return alias_version(call.model, call.registry.uri) if call.model.startswith(SCHEME) else None
+
+
+def is_alias(call: ServeCall) -> bool:
+    """Whether the registry may name another version by and by."""
+    return call.model.startswith(SCHEME) and read_reference(call.model, "model").alias is not None

@@ -136,4 +136,6 @@ def served(trained: Path) -> Iterator[Server]:
 def form(*files: bytes) -> tuple[bytes, str]:
     """The files as a browser's form sends them, and the type of the body."""
     head = b'--edge\r\nContent-Disposition: form-data; name="image"; filename="secret-name.png"\r\n\r\n'
-    return b"".join(head + content + b"\r\n" for content in files) + b"--edge--\r\n", "multipart/form-data; boundary=edge"
+    return b"".join(
+        head + content + b"\r\n" for content in files
+    ) + b"--edge--\r\n", "multipart/form-data; boundary=edge"

@@ -77,7 +77,9 @@ def test_the_open_inference_protocol(served, files, predicted):
         shares, labels = answer.json["outputs"]
         assert shares["shape"] == [8, 3]
         rows = np.array(shares["data"], np.float32).reshape(8, 3).tolist()
-        assert [(label, [np.float32(x) for x in row]) for label, row in zip(labels["data"], rows, strict=True)] == predicted[8]
+        assert [
+            (label, [np.float32(x) for x in row]) for label, row in zip(labels["data"], rows, strict=True)
+        ] == predicted[8]
     assert (in_json.json["id"], in_json.json["model_version"]) == ("7", version)
     body = json.dumps({"inputs": [{**tensor, "data": texts}], "outputs": [{"name": "label"}]}).encode()
     (only,) = served.ask("POST", "/v2/models/birds/infer", body).json["outputs"]
