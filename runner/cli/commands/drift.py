@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 from runner.base.console import LOGGER, show
 from runner.base.errors import EXIT_DONE, DriftError
@@ -31,14 +34,8 @@ def run(argv: list[str]) -> int:
     """
     with StopRequest() as stop:
         call = read_own("drift", DriftCall, argv)
-        package = read_package(folder_of(call.run, call.model, call.registry.uri))
-        package.reference  # noqa: B018 - refuses a package without one before the images are listed
-        inputs = read_inputs(call.input, call.root, package.card.classes)
-        for note in inputs.notes:
-            LOGGER.info("            %s", note)
-        from runner.tools.drift.score_drift import drift_of  # noqa: PLC0415 - torch only after all other checks
-
-        report = drift_of(package, inputs, call=call, stop=stop)
+        with _only_warnings() if call.format == "json" else nullcontext():
+            report = _report(call, stop)
     if call.format == "json":
         show(json.dumps(report.to_json(), indent=2))
     else:
@@ -46,6 +43,28 @@ def run(argv: list[str]) -> int:
     if call.fail_on_drift and report.drifted:
         raise DriftError(f"drifted from the reference: {', '.join(report.drifted)}")
     return EXIT_DONE
+
+
+@contextmanager
+def _only_warnings() -> Iterator[None]:
+    """Keep messages out of the JSON on stdout; warnings go to stderr."""
+    level = LOGGER.level
+    LOGGER.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(level)
+
+
+def _report(call: DriftCall, stop: StopRequest) -> DriftReport:
+    package = read_package(folder_of(call.run, call.model, call.registry.uri))
+    package.reference  # noqa: B018 - refuses a package without one before the images are listed
+    inputs = read_inputs(call.input, call.root, package.card.classes)
+    for note in inputs.notes:
+        LOGGER.info("            %s", note)
+    from runner.tools.drift.score_drift import drift_of  # noqa: PLC0415 - torch only after all other checks
+
+    return drift_of(package, inputs, call=call, stop=stop)
 
 
 def _show_table(report: DriftReport) -> None:
