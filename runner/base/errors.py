@@ -160,6 +160,12 @@ class ServeError(RunnerError):
     """The server can't listen at its address, or its workers can't be started."""
 
 
+class DriftError(RunnerError):
+    """Images have drifted from those that a model was validated on, and the call asks to fail then."""
+
+    exit_code = EXIT_FAILURE
+
+
 class StoppedOnRequest(RunnerError):
     """The run was stopped by a signal and has saved everything."""
 

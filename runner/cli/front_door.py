@@ -21,6 +21,7 @@ COMMANDS = {
     "resume": "continue a run, run=DIR, in its folder from the newest valid checkpoint",
     "evaluate": "measure a model exactly, run=DIR or model=DIR: per class, confusion matrix, calibration; -m: several",
     "predict": "score images with a packaged model, run=DIR or model=DIR, input=FOLDER output=FILE.csv",
+    "drift": "say how far images have drifted from those of the validation, model=DIR input=FOLDER",
     "export": "write a run's model as ONNX, torch.export or TorchScript, checked against PyTorch",
     "serve": "answer requests with a packaged model, model=DIR serve.port=8080, until it is stopped",
     "report": "explain a run or a sweep, run=DIR, in one HTML file",
@@ -48,7 +49,19 @@ COMMANDS = {
     "doctor": "say whether this machine can run an experiment, how fast, and why not",
 }
 _COMPUTE = frozenset(
-    {"train", "resume", "evaluate", "predict", "serve", "export", "runs repeat", "doctor", "init", "models promote"}
+    {
+        "train",
+        "resume",
+        "evaluate",
+        "predict",
+        "drift",
+        "serve",
+        "export",
+        "runs repeat",
+        "doctor",
+        "init",
+        "models promote",
+    }
 )
 _MAX_HELP_COLUMNS = 120
 

@@ -16,6 +16,7 @@ from runner.config.schema.trainer import can_miss_top5
 from runner.evaluation.confusion import Confusion, Counts
 from runner.evaluation.evaluation_files import write_evaluation
 from runner.evaluation.evaluation_inputs import EvaluationInputs
+from runner.evaluation.image_features import profile_of
 from runner.evaluation.per_image import EvaluationSplit, Scorer, evaluate_per_image
 
 Shares = npt.NDArray[np.float64]
@@ -126,7 +127,7 @@ def evaluate_split(
         stop: polled between batches.
 
     Returns:
-        The content of metrics.json; in all but the main process without :func:`class_measures`.
+        The content of metrics.json; in all but the main process without the profile and :func:`class_measures`.
 
     Raises:
         StoppedOnRequest: when any process was asked to stop; nothing is written then.
@@ -152,6 +153,7 @@ def evaluate_split(
     }
     if scorer.dist.is_main:
         scorer.dist.heartbeat()
+        metrics["profile"] = profile_of(results.features, len(classes)).model_dump(mode="json")
         metrics |= class_measures(labels, results.predicted, classes)
         write_evaluation(folder, metrics, results, split.source)
         scorer.dist.heartbeat()

@@ -15,14 +15,18 @@ from torch import Tensor, nn
 from runner.base.console import ProgressLine
 from runner.base.errors import StoppedOnRequest
 from runner.base.stop import StopRequest
+from runner.data.loader.batch import Batch
 from runner.data.loader.loader import EvalBatches
 from runner.data.source import ImageSource
 from runner.dist.collectives import DistContext, Vote
 from runner.dist.device import Precision, to_device
+from runner.evaluation.image_features import ImageFeatures
 from runner.trainer.bad_images import BadImages
 from runner.trainer.evaluate import EvaluationResult, evaluate, loss_dtype
 
 _SECONDS_BETWEEN_LINES = 10.0
+NUM_LEVELS = 2**20
+"""The levels of brightness above black."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,21 @@ class PerImageResults:
     """Probability of that class, in [0, 1], shape (N,)."""
     loss: npt.NDArray[np.float64]
     """Cross-entropy, shape (N,)."""
+    brightness: npt.NDArray[np.float64]
+    """Mean of all pixels and channels before normalisation, in [0, 1], shape (N,)."""
+    sizes: npt.NDArray[np.int32]
+    """Height and width before the transforms, in pixels, shape (N, 2)."""
+
+    @property
+    def features(self) -> ImageFeatures:
+        """What a profile counts."""
+        return ImageFeatures(
+            brightness=self.brightness,
+            width=self.sizes[:, 1],
+            height=self.sizes[:, 0],
+            confidence=self.probability,
+            predicted=self.predicted,
+        )
 
 
 class _Table:
@@ -81,14 +100,37 @@ class _Table:
             num_images, dtype=torch.int64, device=device
         )  # class index + 1; 0: not in this process
         self.probability, self.loss = torch.zeros(2, num_images, dtype=loss_dtype(device), device=device)
+        self.levels = torch.zeros(num_images, dtype=torch.int32, device=device)
+        self.sizes = torch.zeros(num_images, 2, dtype=torch.int32, device=device)
 
-    def fill(self, ids: Tensor, guesses: Tensor, logits: Tensor, losses: Tensor, is_scored: Tensor) -> None:
+    def fill(self, batch: Batch, guesses: Tensor, logits: Tensor, losses: Tensor, is_scored: Tensor) -> None:
         """Fill in the rows of a batch, without waiting for the device."""
-        ids = to_device(ids, self.guess.device)
+        assert batch.sizes is not None, "an evaluation's batches are made by a BatchMaker"
+        ids = to_device(batch.ids, self.guess.device)
+        self.levels[ids] = brightness_levels(batch.images).to(torch.int32)
+        self.sizes[ids] = to_device(torch.from_numpy(batch.sizes), self.guess.device)
         self.guess[ids] = torch.where(is_scored, guesses + 1, 0)
         probability = logits.softmax(dim=1).gather(1, guesses[:, None])[:, 0]
         self.probability[ids] = torch.where(is_scored, probability, 0).to(self.probability.dtype)
         self.loss[ids] = torch.where(is_scored, losses, 0).to(self.loss.dtype)
+
+
+def brightness_levels(images: Tensor) -> Tensor:
+    """The brightness of each image: the mean of its pixels over all channels.
+
+    Sums of integers are the same in any order of adding, on any device.
+
+    Args:
+        images: as the model sees them before normalisation, N × channels × H × W: uint8, or of 16 bits float32 in
+            [0, 1].
+
+    Returns:
+        int64, shape (N,): from 0, black, to :data:`NUM_LEVELS`, white.
+    """
+    is_deep = images.is_floating_point()
+    levels = (images * 65535).round() if is_deep else images
+    largest = images[0].numel() * (65535 if is_deep else 255)
+    return levels.sum(dim=(1, 2, 3), dtype=torch.int64) * NUM_LEVELS // largest
 
 
 def evaluate_per_image(
@@ -96,7 +138,7 @@ def evaluate_per_image(
 ) -> PerImageResults:
     """Evaluate a model on a split and keep the result of each image; every process must call it.
 
-    Each process holds 24 bytes per image of the split. The results are combined by a sum over the processes, which is
+    Each process holds 36 bytes per image of the split. The results are combined by a sum over the processes, which is
     exact: of each image one process has the values and all others have zeros.
 
     Args:
@@ -129,7 +171,7 @@ def evaluate_per_image(
             line.clear()
     split.bad_images.reset()
     split.bad_images.add(counts.bad)
-    guess, probability, loss = (dist.sum(values).cpu().numpy() for values in vars(table).values())
+    guess, probability, loss, levels, sizes = (dist.sum(values).cpu().numpy() for values in vars(table).values())
     (images,) = np.nonzero(guess)
     return PerImageResults(
         counts=counts,
@@ -137,6 +179,8 @@ def evaluate_per_image(
         predicted=guess[images] - 1,
         probability=probability[images].astype(np.float64),
         loss=loss[images].astype(np.float64),
+        brightness=levels[images] / NUM_LEVELS,
+        sizes=sizes[images],
     )
 
 

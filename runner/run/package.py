@@ -27,8 +27,9 @@ from runner.config.schema.data import DataConfig
 from runner.config.schema.model import ModelConfig
 from runner.config.schema.transforms import Grey, ImageSize, Normalize, Transform
 from runner.run.contents import first_problem
+from runner.run.image_profile import ImageProfile
 
-PACKAGE_FORMAT = 2
+PACKAGE_FORMAT = 3
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "model.json"
 
@@ -69,8 +70,8 @@ def preprocessing_of(data: DataConfig) -> Preprocessing:
 class ModelCard(ConfigSection):
     """The content of model.json."""
 
-    format: Literal[1, 2]
-    """Version of this file's layout. Format 1 had neither metrics nor origin."""
+    format: Literal[1, 2, 3]
+    """Version of this file's layout. Format 1 had neither metrics nor origin, format 2 no reference."""
     architecture: ModelConfig
     """How to build the module; its `weights` name the pretrained weights that training started from."""
     num_classes: Annotated[int, Field(ge=1)]
@@ -86,12 +87,18 @@ class ModelCard(ConfigSection):
     """Metrics by split; empty until the weights are evaluated."""
     origin: dict[str, Any] = Field(default_factory=dict)
     """The run that trained them: folder, start, git commit, data, versions."""
+    reference: ImageProfile | None = None
+    """What the validation images looked like, to tell how far others have drifted; None until they are evaluated."""
 
     @model_validator(mode="after")
     def _of_as_many_classes(self) -> ModelCard:
         if len(self.classes) != self.num_classes or len(set(self.classes)) != self.num_classes:
             raise ValueError(
                 f"num_classes = {self.num_classes}, but classes are {len(set(self.classes))} different names"
+            )
+        if self.reference is not None and len(self.reference.predicted_class) != self.num_classes:
+            raise ValueError(
+                f"num_classes = {self.num_classes}, but the reference counts {len(self.reference.predicted_class)}"
             )
         return self
 
@@ -118,6 +125,20 @@ class Package:
 
     card: ModelCard
     weights_file: Path
+
+    @property
+    def reference(self) -> ImageProfile:
+        """What the validation images looked like.
+
+        Raises:
+            CheckpointError: the package is from before there was one.
+        """
+        if self.card.reference is None:
+            raise CheckpointError(
+                f"{self.weights_file.parent} has no reference, which says what the validation images looked like: an "
+                "older runner packaged it. `evaluate run=DIR` adds it to the package of a run; or train again"
+            )
+        return self.card.reference
 
 
 def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
@@ -148,14 +169,39 @@ def write_package(folder: Path, weights: Path, card: dict[str, Any]) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def add_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """Write the metrics of each split into model.json.
+def add_metrics(folder: Path, metrics: dict[str, Any], profile: dict[str, Any]) -> None:
+    """Write into model.json the metrics of each split, and the profile of the validation images as the reference.
 
     Raises:
         OutputError: when it can't be written.
     """
+    _change_card(folder, {"metrics": metrics, "reference": profile})
+
+
+def lacks_reference(folder: Path, weights_sha256: str) -> bool:
+    """Whether a package of these weights has no reference, as those from before there were any.
+
+    Raises:
+        CheckpointError: model.json is damaged.
+    """
+    if not (folder / CARD_FILE).is_file():
+        return False
     card = _read_card(folder / CARD_FILE, folder)
-    changed = card.model_copy(update={"metrics": metrics})
+    return card.reference is None and card.weights_sha256 == weights_sha256
+
+
+def add_reference(folder: Path, profile: dict[str, Any]) -> None:
+    """Write the profile of the validation images into model.json as the reference.
+
+    Raises:
+        OutputError: when it can't be written.
+    """
+    _change_card(folder, {"reference": profile})
+
+
+def _change_card(folder: Path, entries: dict[str, Any]) -> None:
+    card = _read_card(folder / CARD_FILE, folder).model_dump(mode="json")
+    changed = ModelCard.model_validate_json(json.dumps({**card, "format": PACKAGE_FORMAT, **entries}))
     write_json(folder / CARD_FILE, changed.model_dump(mode="json"))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.base.errors import InvalidDatasetError, InvalidModelError
-from runner.data.loader.batch import BadImage
+from runner.data.loader.batch import BadImage, Batch
 from runner.data.loader.loader import EvalBatches
 from runner.dist.collectives import DistContext
 from runner.dist.device import Precision, to_device
@@ -20,8 +20,8 @@ _TOP_K = 5
 _NUM_EXAMPLES = 3
 NOT_FINITE = "the model's scores are infinite or not a number"
 
-Observer = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
-"""Called with each batch: image numbers N, on the CPU; on the device first guesses N, logits N × classes, losses N, and
+Observer = Callable[[Batch, Tensor, Tensor, Tensor, Tensor], None]
+"""Called with each batch, whose images are on the device, as are first guesses N, logits N × classes, losses N, and
 whether each image has finite scores N (images without are in no count)."""
 
 
@@ -97,7 +97,7 @@ def evaluate(
         is_scored = are_finite(logits) & loss.isfinite()
         sums.add(number, (batch.ids, is_scored), labels, guesses, loss)
         if observe is not None:
-            observe(batch.ids, guesses[:, 0], logits, loss, is_scored)
+            observe(batch._replace(images=images), guesses[:, 0], logits, loss, is_scored)
     return sums.of_all(dist)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from runner.base.console import LOGGER, log_to_file
 from runner.base.process import freed_memory_kept, gc_frozen, gc_paused
 from runner.config.schema import Config
+from runner.run.package import add_reference
 from runner.run.run_folder import RunFolder, read_record
 
 if TYPE_CHECKING:
@@ -161,6 +162,8 @@ class Evaluation:
 
     inputs: EvaluationInputs
     weights_file: Path
+    package: Path | None = None
+    """A package that gets the profile of the images as its reference, as it has none."""
     num_earlier: int = 0
     advice_if_killed: str = "No result was written; evaluate again"
 
@@ -211,6 +214,9 @@ class Evaluation:
             if dist.is_main:
                 log_summary(metrics)
                 log_per_class(metrics, folder)
+                if self.package is not None:
+                    add_reference(self.package, metrics["profile"])
+                    LOGGER.info("reference   %s: drift compares with it", self.package)
         return metrics
 
     def explain_failure(self, folder: Path, splits: Splits) -> None:

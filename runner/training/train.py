@@ -201,7 +201,7 @@ def _finish(config: Config, assembled: Assembled, splits: Splits, folder: RunFol
     if trainer.recorder is not None:
         test_summary = assembled.test.bad_images.summary() if assembled.test is not None else None
         trainer.recorder.warn([*trainer.images.bad_image_summaries(), *filter(None, [test_summary])])
-        add_metrics(folder.model, summaries)
+        add_metrics(folder.model, summaries, evaluated["val"]["profile"])
         folder.update(test=summaries.get("test"))
         trainer.recorder.end(config, best, progress.step)
         folder.end("completed")

@@ -130,7 +130,7 @@ def test_no_batch_of_evaluation_waits_for_the_device(on_meta, monkeypatch):
             precision=trainer.placement.precision,
             memory_format=trainer.placement.memory_format,
             before_batch=lambda: None,
-            observe=lambda ids, guesses, logits, losses, is_scored: seen.append(logits.shape),
+            observe=lambda batch, guesses, logits, losses, is_scored: seen.append(logits.shape),
         )
     assert num_seen == 3, "all batches were evaluated before anything was read"
     assert seen == [torch.Size((8, 4))] * 3

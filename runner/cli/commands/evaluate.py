@@ -31,7 +31,7 @@ from runner.launch.environment import adopted_rank, refusal_shared
 from runner.launch.plan import choose_launch
 from runner.launch.preflight import Ready, check_machine
 from runner.run.contents import read_classes
-from runner.run.package import read_package
+from runner.run.package import lacks_reference, read_package
 from runner.run.run_folder import check_writable, read_record
 from runner.tools.registry.resolve import folder_of
 from runner.training.attempt import Evaluation
@@ -83,6 +83,8 @@ class _Subject:
     weights: ChosenWeights
     folder: Path
     """For the results."""
+    package: Path | None = None
+    """A package of these weights that lacks the profile of these images."""
 
 
 def _ready(argv: list[str]) -> tuple[Ready, Evaluation, Path]:
@@ -106,7 +108,7 @@ def _ready(argv: list[str]) -> tuple[Ready, Evaluation, Path]:
         )
     # The images to evaluate take the place of both splits; nothing is trained.
     splits = Splits(classes=classes, train=images.source, val=images.source, test=None, notes=())
-    work = Evaluation(inputs=inputs, weights_file=weights.file)
+    work = Evaluation(inputs=inputs, weights_file=weights.file, package=subject.package)
     return Ready(config=config, splits=splits, plan=choose_launch(config)), work, subject.folder
 
 
@@ -124,7 +126,9 @@ def _of_run(call: EvaluateCall, overrides: list[str], run_dir: Path) -> _Subject
 
     weights = choose_weights(run_dir, call.checkpoint, call.weights)
     folder = output or output_folder(run_dir, images, weights=weights.label, split=call.split)
-    return _Subject(config=config, classes=classes, images=images, weights=weights, folder=folder)
+    is_reference = call.split == "val" and images.is_own and not images.differences
+    package = run_dir / "model" if is_reference and lacks_reference(run_dir / "model", weights.sha256) else None
+    return _Subject(config=config, classes=classes, images=images, weights=weights, folder=folder, package=package)
 
 
 def _of_package(call: EvaluateCall, overrides: list[str], place: Path) -> _Subject:

@@ -23,7 +23,8 @@ from runner.data.splits import open_splits
 from runner.evaluation.evaluation_inputs import check_choice, load_package_config, open_images
 from runner.run.package import read_package
 from runner.run.run_folder import check_writable, read_record
-from runner.tools.export import SUFFIXES, description_of
+from runner.tools.export import NAMES, Format, description_of
+from runner.tools.export.triton import MODEL_FILE, check_model_name
 from runner.tools.registry.resolve import folder_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def run(argv: list[str]) -> int:
     agreement = export(subject.load(), subject.images, request)
     if agreement.num_unreadable:
         LOGGER.warning("%d validation images can't be read and were left out", agreement.num_unreadable)
-    LOGGER.info("exported    %s (%.1f MB)", output, output.stat().st_size / 1e6)
+    exported = output / MODEL_FILE if call.format == "triton" else output
+    LOGGER.info("exported    %s (%.1f MB)", output, exported.stat().st_size / 1e6)
     LOGGER.info(
         "checked     %s validation images: top-1 agreement %.2f%%, largest difference %.2g where outputs reach %.2g",
         f"{agreement.count:,}",
@@ -89,8 +91,8 @@ def _of_run(call: ExportCall, overrides: list[str], run_dir: Path) -> _Subject:
     record = read_record(run_dir)
     saved = load_saved(run_dir, only_reads=True)
     config = _with_data(saved, run_dir, overrides)
-    if call.format == "onnx":
-        _require(_PACKAGES_OF_ONNX)
+    if call.format in ("onnx", "triton"):
+        _require(call.format, _PACKAGES_OF_ONNX)
     output = _output(call, run_dir)
     splits = open_splits(resolve_paths(config.data), config.seed, may_fetch=False)
 
@@ -109,8 +111,8 @@ def _of_package(call: ExportCall, overrides: list[str], place: Path) -> _Subject
         raise ConfigError([Problem(key="output", message="a package alone needs a file to write: output=FILE")])
     _refuse_changes(override.lstrip("+~").partition("=")[0] for override in overrides)
     config = load_package_config(package.card, overrides)
-    if call.format == "onnx":
-        _require(_PACKAGES_OF_ONNX)
+    if call.format in ("onnx", "triton"):
+        _require(call.format, _PACKAGES_OF_ONNX)
     output = _output(call, place)
     images = open_images(config, None, overrides, package.card.classes, "val", record={})
 
@@ -141,11 +143,11 @@ def _with_data(saved: Config, run_dir: Path, overrides: list[str]) -> Config:
     return wanted
 
 
-def _require(packages: tuple[str, ...]) -> None:
+def _require(format_: Format, packages: tuple[str, ...]) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingPackageError(
-            f"format=onnx needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            f"format={format_} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
             f"{how_to_install('export')}; format=torch_export needs no other package"
         )
 
@@ -154,8 +156,10 @@ def _output(call: ExportCall, run_dir: Path) -> Path:
     """The output file; only the default one's folder may be missing."""
     if call.output is not None:
         output = typed_path(call.output, "output").absolute()
+        if call.format == "triton":
+            check_model_name(output)
     else:
-        output = run_dir / "export" / f"model.{SUFFIXES[call.format]}"
+        output = run_dir / "export" / NAMES[call.format]
         if not output.parent.exists():
             check_writable(output.parent)
             return output

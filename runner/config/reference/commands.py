@@ -14,6 +14,7 @@ EXAMPLES = {
     "resume": "resume run=outputs/2026-11-20/18-47-13-044563 trainer.epochs=100",
     "evaluate": "evaluate run=outputs/2026-11-20/18-47-13-044563 data.root=other_photos output=on_other_photos",
     "predict": "predict model=outputs/2026-11-20/18-47-13-044563/model input=photos output=scores.csv",
+    "drift": "drift model=outputs/2026-11-20/18-47-13-044563/model input=photos_of_today",
     "export": "export run=outputs/2026-11-20/18-47-13-044563 format=onnx",
     "serve": "serve model=outputs/2026-11-20/18-47-13-044563/model serve.port=8080",
     "report": "report run=outputs/2026-11-20/18-47-13-044563",
@@ -48,6 +49,7 @@ STOPPABLE = {
     "evaluate": "nothing is written; call it again",
     "predict": "`resume=true` continues",
     "models promote": "the alias stays; call it again",
+    "drift": "call it again",
 }
 
 _HEAD = """\

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
 from runner.config.schema.calls_environment import RunsEnvironmentCall
+from runner.config.schema.calls_drift import DriftCall
 from runner.config.schema.calls_models import (
     ModelsDownloadCall,
     ModelsListCall,
@@ -290,11 +291,12 @@ class ValidateCall(ConfigSection):
 class ExportCall(TrainedCall):
     """`python -m runner export run=DIR`."""
 
-    format: Literal["onnx", "torch_export", "torchscript"]
-    """ONNX; torch.export's .pt2; or TorchScript, which PyTorch has deprecated."""
+    format: Literal["onnx", "torch_export", "torchscript", "triton"]
+    """ONNX; torch.export's .pt2; TorchScript, which PyTorch has deprecated; or triton: the ONNX file in a model folder,
+    with its configuration and labels, for the model repository of a Triton inference server."""
     output: Annotated[LocalPath | None, AS_TYPED]
-    """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2 or model.pt. A package alone
-    needs one."""
+    """The file to write, which must not exist; null means RUN/export/model.onnx, model.pt2, model.pt, or of triton
+    the folder RUN/export/model. A package alone needs one."""
     include_preprocessing: bool
     """True: images N × height × width × channels in, already resized and cropped, uint8 or with 16 bits float32 in
     [0, 1], and probabilities out. False: normalised float32 images N × channels × height × width in, logits out."""
@@ -446,6 +448,7 @@ CALLS: dict[str, type[ConfigSection]] = {
     "validate": ValidateCall,
     "evaluate": EvaluateCall,
     "predict": PredictCall,
+    "drift": DriftCall,
     "export": ExportCall,
     "report": ReportCall,
     "serve": ServeCall,
@@ -475,6 +478,7 @@ TAKES_NOTHING_ELSE = frozenset(
     {
         "init",
         "predict",
+        "drift",
         "report",
         "serve",
         "architectures",

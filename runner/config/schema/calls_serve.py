@@ -67,6 +67,14 @@ class ServeRules(ConfigSection):
     """Name of an environment variable with the token."""
     cors: tuple[Annotated[str, AS_TYPED], ...]
     """Origins, such as [https://shop.example], whose pages may ask from a browser."""
+    drift_hours: Annotated[float, Field(gt=0, le=8760)]
+    """Over how many of the last hours the drift of the images is measured, and how often a line of JSON says it."""
+    drift_threshold: Annotated[float, Field(gt=0, le=100)]
+    """Population stability index from which on a feature has drifted, as of the command drift."""
+    drift_log: Annotated[LocalPath, Field(min_length=1), AS_TYPED] | None
+    """File to which that line is appended; null: it goes to the log."""
+    drift_degrades: bool
+    """Answer 503 at /v2/health/ready while a feature has drifted, so that a load balancer sends requests elsewhere."""
 
     @field_validator("token_variable")
     @classmethod

@@ -41,6 +41,9 @@ class Batch(NamedTuple):
     """Numbers of all requested images, int64: `ids` and those that were skipped, in their order."""
     bad: tuple[BadImage, ...]
     """The images that were skipped."""
+    sizes: npt.NDArray[np.int32] | None = None
+    """Height and width of each image before the transforms, in pixels, shape (N, 2); None with data.cache=device in
+    training, where nobody asks."""
 
 
 class Request(NamedTuple):
@@ -86,8 +89,9 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
         # The random numbers of the training process must not depend on whether it loads images itself. Only the CPU's
         # generator is used here.
         preparation = next((early for end, early in self._early if request.epoch < end), self._preparation)
+        sizes = np.zeros((len(request.ids), 2), np.int32)
         with torch.random.fork_rng(devices=[]):
-            images = [partial(self._opened, request, place) for place in range(len(request.ids))]
+            images = [partial(self._opened, request, place, sizes) for place in range(len(request.ids))]
             outcomes = prepare_images(images, preparation)
         good: list[Tensor] = []
         bad: list[BadImage] = []
@@ -99,7 +103,8 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
             else:
                 raise InvalidDatasetError(outcome)
         asked = torch.from_numpy(request.ids)
-        ids = asked[torch.tensor([isinstance(outcome, Tensor) for outcome in outcomes])] if bad else asked
+        is_good = [isinstance(outcome, Tensor) for outcome in outcomes]
+        ids = asked[torch.tensor(is_good)] if bad else asked
         return Batch(
             # In a loader process default_collate stacks them in shared memory: private memory would be copied once
             # more, and get fragmented, by 25 MB in each process after some epochs.
@@ -108,12 +113,14 @@ class BatchMaker(Dataset["Batch | RunnerError"]):
             ids=_shared(ids),
             asked=_shared(asked),
             bad=tuple(bad),
+            sizes=sizes[is_good],
         )
 
-    def _opened(self, request: Request, place: int) -> StoredImage:
-        """Open an image, and seed torch's generator for its transforms."""
+    def _opened(self, request: Request, place: int, sizes: npt.NDArray[np.int32]) -> StoredImage:
+        """Open an image, write down its size, and seed torch's generator for its transforms."""
         image = int(request.ids[place])
         stored = self._source.open(image)
+        sizes[place] = stored.height, stored.width
         # Two draws of the same image get different augmentation.
         draw = () if request.first_draw is None else (request.first_draw + place,)
         # torch's CPU generator (MT19937) uses the lower 32 of these 64 bits.

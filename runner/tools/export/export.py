@@ -1,4 +1,4 @@
-"""Exports a trained model into one new file, which is published only once it was run and compared with PyTorch."""
+"""Exports a trained model into a new file or folder, published only once it was run and compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from runner.base.files import named_write_errors, publish, sha256_of, temporary_
 from runner.data.images.stored import InputFormat
 from runner.data.images.transforms import Normalizer, Pipeline, as_tensor, pipeline_of
 from runner.data.source import ImageSource
-from runner.tools.export import SUFFIXES, Format, description_of
+from runner.tools.export import NAMES, Format, description_of
 from runner.tools.export.formats import Wrapped, open_exported, wrap, write
+from runner.tools.export.triton import MODEL_FILE, complete_model_folder
 from runner.training.assemble_trained import TrainedModel
 
 MOST_IMAGES = 1000
@@ -34,7 +35,7 @@ class ExportRequest:
 
     format: Format
     output: Path
-    """A file that does not exist yet."""
+    """A file that does not exist yet; of Triton a folder."""
     include_preprocessing: bool
     min_agreement: float
     """Smallest allowed share of images with the same top-1 class, in [0, 1]."""
@@ -62,11 +63,16 @@ def export(trained: TrainedModel, images: ImageSource, request: ExportRequest) -
     )
     metadata = _metadata(trained, wrapped, request)
     with _work_folder(request.output) as folder:
-        file = folder / f"model.{SUFFIXES[request.format]}"
+        whole = folder / NAMES[request.format]
+        file = whole / MODEL_FILE if request.format == "triton" else whole
+        file.parent.mkdir(parents=True, exist_ok=True)
         write(request.format, wrapped, metadata, file)
         agreement = _agreement(file, wrapped, trained, images, request)
-        facts = {"file": request.output.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}
-        publish(file, request.output)
+        named = f"{request.output.name}/{MODEL_FILE}" if request.format == "triton" else request.output.name
+        facts = {"file": named, "bytes": file.stat().st_size, "sha256": sha256_of(file)}
+        if request.format == "triton":
+            complete_model_folder(whole, request.output.name, wrapped, trained.classes)
+        publish(whole, request.output)
         checked = {**vars(agreement), "top1_agreement": agreement.top1_agreement}
         write_json(description_of(request.output), {**facts, **metadata, "agreement": checked})
     return agreement

@@ -29,7 +29,7 @@ _TRACED_BATCH = 2  # torch.export would specialise on sizes 0 and 1
 
 
 def write(format_: Format, wrapped: Wrapped, metadata: Mapping[str, Any], file: Path) -> None:
-    """Export a model, with any batch size, into one file.
+    """Export a model, with any batch size, into one file; that of Triton is ONNX.
 
     Raises:
         ExportError: the exporter can't express the model in this format.
@@ -38,7 +38,7 @@ def write(format_: Format, wrapped: Wrapped, metadata: Mapping[str, Any], file: 
         # Warnings about internals of the exporters and the deprecation of TorchScript; the result is checked.
         warnings.simplefilter("ignore")
         match format_:
-            case "onnx":
+            case "onnx" | "triton":
                 _write_onnx(wrapped, metadata, file)
             case "torch_export":
                 program = torch.export.export(wrapped.module, (wrapped.example,), dynamic_shapes=_dynamic_batch())
@@ -59,7 +59,7 @@ def open_exported(format_: Format, file: Path) -> ExportedModel:
     with _exporter_errors(format_), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         match format_:
-            case "onnx":
+            case "onnx" | "triton":
                 return _open_onnx(file)
             case "torch_export":
                 module: ExportedModel = torch.export.load(file).module()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
@@ -17,17 +18,17 @@ from runner.base.console import LOGGER, ProgressLine, progress_line
 from runner.base.errors import StoppedOnRequest
 from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
-from runner.config.schema.calls import PredictCall
 from runner.config.schema.transforms import height_and_width
 from runner.data.images.decode import open_image
-from runner.data.images.stored import InputFormat
+from runner.data.images.stored import InputFormat, StoredImage
 from runner.data.images.transforms import Pipeline
 from runner.data.loader.loader import load_items
 from runner.data.loader.prepare import prepare_images
 from runner.data.loader.workers import resolve_workers
 from runner.data.sources.index import name_list, printable_path
 from runner.dist.device import choose_device, choose_precision, describe_device, set_determinism
-from runner.evaluation.per_image import Scorer
+from runner.evaluation.image_features import ImageFeatures
+from runner.evaluation.per_image import NUM_LEVELS, Scorer, brightness_levels
 from runner.run.package import Package, Preprocessing
 from runner.tools.predict.inputs import Inputs
 from runner.tools.predict.outputs import Scored
@@ -46,6 +47,8 @@ class _Loaded(NamedTuple):
     """Pixels R × channels × H × W: the R readable images, channels last in memory."""
     errors: tuple[str | None, ...]
     """For each image of the batch why it can't be read."""
+    sizes: npt.NDArray[np.int32]
+    """Height and width of each image of the batch before the transforms, in pixels, shape (N, 2)."""
 
 
 class _ImageFiles(Dataset["_Loaded"]):
@@ -58,14 +61,21 @@ class _ImageFiles(Dataset["_Loaded"]):
         self._size = height_and_width(preprocessing.image_size)
 
     def __getitem__(self, request: range) -> _Loaded:
-        opened = [functools.partial(open_image, self._files[number], form=self._form) for number in request]
+        sizes = np.zeros((len(request), 2), np.int32)
+        opened = [functools.partial(self._opened, number, sizes[place]) for place, number in enumerate(request)]
         outcomes = [checked_size(outcome, self._size) for outcome in prepare_images(opened, self._pipeline)]
         errors = [
             None if isinstance(outcome, Tensor) else outcome.removeprefix(f"{printable_path(self._files[number])}: ")
             for number, outcome in zip(request, outcomes, strict=True)
         ]
         images = [outcome for outcome in outcomes if isinstance(outcome, Tensor)]
-        return _Loaded(images=stacked(images, self._form), errors=tuple(errors))
+        return _Loaded(images=stacked(images, self._form), errors=tuple(errors), sizes=sizes)
+
+    def _opened(self, number: int, size: npt.NDArray[np.int32]) -> StoredImage:
+        """Open an image, and write down its height and width."""
+        stored = open_image(self._files[number], form=self._form)
+        size[:] = stored.height, stored.width
+        return stored
 
 
 def checked_size(outcome: Tensor | str, size: tuple[int, int]) -> Tensor | str:
@@ -86,13 +96,33 @@ def stacked(images: Sequence[Tensor], form: InputFormat) -> Tensor:
     return batch.permute(0, 3, 1, 2)
 
 
+class ScoringCall(Protocol):
+    """The keys of a command that scores images."""
+
+    @property
+    def batch_size(self) -> int:
+        """Images that are scored at once."""
+
+    @property
+    def workers(self) -> Literal["auto"] | int:
+        """Processes that load images."""
+
+    @property
+    def device(self) -> Literal["auto", "cpu", "cuda", "mps"]:
+        """Where to compute."""
+
+    @property
+    def precision(self) -> Literal["auto", "fp32", "bf16", "fp16"]:
+        """Number format."""
+
+
 @freed_memory_kept()
 def score(
     package: Package,
     inputs: Inputs,
     partial: PartialScores,
     *,
-    call: PredictCall,
+    call: ScoringCall,
     stop: StopRequest,
 ) -> None:
     """Score all images that are not scored yet, and finish the output; memory holds a few batches.
@@ -109,34 +139,65 @@ def score(
         OutputError: the scores can't be written; those written before are kept.
         DeviceError: this machine lacks the device, memory has run out, or a process that loads images died.
     """
+
+    def say_what_is_kept() -> str:
+        return f"they are in {partial.path}: resume with resume=true" if partial.num_rows else "no file is left"
+
+    batches = scored_batches(package, inputs, call=call, stop=stop, first=partial.num_rows, if_stopped=say_what_is_kept)
+    num_unread, unscored = 0, list[str]()
+    with closing(batches):
+        for scored, _ in batches:
+            partial.append(scored)
+            num_unread += sum(error not in (None, NOT_FINITE) for error in scored.errors)
+            unscored += [name for name, error in zip(scored.names, scored.errors, strict=True) if error == NOT_FINITE]
+    partial.finish()
+    _warn(num_unread, unscored, len(inputs))
+    LOGGER.info("results     %s", partial.output)
+
+
+def scored_batches(
+    package: Package,
+    inputs: Inputs,
+    *,
+    call: ScoringCall,
+    stop: StopRequest,
+    first: int = 0,
+    if_stopped: Callable[[], str],
+) -> Generator[tuple[Scored, ImageFeatures], None, None]:
+    """Score images batch by batch; with each batch come the features of its images that have scores.
+
+    Args:
+        package: a verified package.
+        inputs: the images.
+        call: batch size, workers, device and precision.
+        stop: ends the scoring after a batch.
+        first: number of the first image to score.
+        if_stopped: says what is kept of the scores so far.
+
+    Raises:
+        StoppedOnRequest: a signal asked for it.
+        DeviceError: this machine lacks the device, memory has run out, or a process that loads images died.
+    """
     scorer, pipeline = _set_up(package, call)
     device = scorer.dist.device
-    first, total, started = partial.num_rows, len(inputs), time.perf_counter()
+    total, started = len(inputs), time.perf_counter()
     LOGGER.info("images      %s%s", f"{total:,}", f", {first:,} of them scored before" if first else "")
     requests = [range(start, min(start + call.batch_size, total)) for start in range(first, total, call.batch_size)]
     workers = min(resolve_workers(call.workers, device.type, 1), len(requests))
     files = _ImageFiles(inputs.files, pipeline, package.card.preprocessing)
     loaded = load_items(files, requests, workers=workers, pin_memory=device.type == "cuda")
-    num_unread, unscored = 0, list[str]()
     shortage = batch_size_advice("batch_size", call.batch_size)
     with named_device_errors(device, shortage), closing(loaded), progress_line() as line:
         show = _progress(line, first, total)
         for request in requests:
             if stop.received is not None:
-                kept = f"they are in {partial.path}: resume with resume=true" if partial.num_rows else "no file is left"
                 raise StoppedOnRequest(
-                    f"stopped on {stop.received} after {partial.num_rows:,} of {total:,} images; {kept}"
+                    f"stopped on {stop.received} after {request.start:,} of {total:,} images; {if_stopped()}"
                 )
             batch = next(loaded)
-            scored = _scored(scorer, batch, inputs, request, package.card.classes)
-            partial.append(scored)
-            num_unread += sum(error is not None for error in batch.errors)
-            unscored += [name for name, error in zip(scored.names, scored.errors, strict=True) if error == NOT_FINITE]
-            show(partial.num_rows)
-    partial.finish()
-    _warn(num_unread, unscored, total)
+            yield _scored(scorer, batch, inputs, request, package.card.classes)
+            show(request.stop)
     LOGGER.info("scored      %s images in %.1f seconds", f"{total - first:,}", time.perf_counter() - started)
-    LOGGER.info("results     %s", partial.output)
 
 
 def _warn(num_unread: int, unscored: Sequence[str], total: int) -> None:
@@ -146,7 +207,7 @@ def _warn(num_unread: int, unscored: Sequence[str], total: int) -> None:
         LOGGER.warning("%s of %s images have no scores: %s: %s", len(unscored), total, NOT_FINITE, name_list(unscored))
 
 
-def _set_up(package: Package, call: PredictCall) -> tuple[Scorer, Pipeline]:
+def _set_up(package: Package, call: ScoringCall) -> tuple[Scorer, Pipeline]:
     device = choose_device(call, key="device")
     precision = choose_precision(call, device, key="precision")
     set_determinism(deterministic=False)
@@ -171,22 +232,35 @@ def _progress(line: ProgressLine, first: int, total: int) -> Callable[[int], Non
 
 
 @torch.inference_mode()
-def _scored(scorer: Scorer, batch: _Loaded, inputs: Inputs, request: range, classes: Sequence[str]) -> Scored:
+def _scored(
+    scorer: Scorer, batch: _Loaded, inputs: Inputs, request: range, classes: Sequence[str]
+) -> tuple[Scored, ImageFeatures]:
     probabilities = np.zeros((len(request), len(classes)), np.float32)
     predicted: list[str | None] = [None] * len(request)
     readable = [position for position, error in enumerate(batch.errors) if error is None]
     errors = list(batch.errors)
+    guesses, is_finite = np.zeros(0, np.int64), np.zeros(0, np.bool_)
     if readable:
         logits = scorer.logits(batch.images)
         probabilities[readable] = logits.softmax(dim=1).cpu().numpy()
-        guesses, is_finite = first_guesses(logits)[:, 0].tolist(), are_finite(logits).tolist()
-        for position, guess, is_scored in zip(readable, guesses, is_finite, strict=True):
+        guesses, is_finite = first_guesses(logits)[:, 0].cpu().numpy(), are_finite(logits).cpu().numpy()
+        for position, guess, is_scored in zip(readable, guesses.tolist(), is_finite.tolist(), strict=True):
             predicted[position] = classes[guess] if is_scored else None
             errors[position] = None if is_scored else NOT_FINITE
-    return Scored(
+    scored = Scored(
         names=[inputs.names[number] for number in request],
         labels=[inputs.labels[number] for number in request] if inputs.labels is not None else None,
         predicted=predicted,
         probabilities=probabilities,
         errors=errors,
     )
+    sizes = batch.sizes[readable][is_finite]
+    levels = brightness_levels(batch.images).numpy() if readable else np.zeros(0, np.int64)
+    features = ImageFeatures(
+        brightness=levels[is_finite] / NUM_LEVELS,
+        width=sizes[:, 1],
+        height=sizes[:, 0],
+        confidence=probabilities[readable, guesses][is_finite].astype(np.float64),
+        predicted=guesses[is_finite],
+    )
+    return scored, features

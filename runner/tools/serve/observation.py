@@ -54,11 +54,12 @@ def observed(image: Tensor, size: tuple[int, int], predicted: int, confidence: f
         predicted: index of the predicted class.
         confidence: its probability.
     """
-    mean = image.float().mean().item()
+    from runner.evaluation.per_image import NUM_LEVELS, brightness_levels  # noqa: PLC0415 - imports torch
+
     return Observation(
         width=size[0],
         height=size[1],
-        brightness=mean if image.is_floating_point() else mean / 255,
+        brightness=brightness_levels(image[None]).item() / NUM_LEVELS,
         predicted=predicted,
         confidence=confidence,
     )

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from runner.base.stop import StopRequest
 from runner.base.untrusted import UntrustedFileError, read_text
 from runner.base.user_paths import typed_path
 from runner.config.schema.calls_serve import ServeCall, ServeRules
+from runner.tools.drift.drift_window import DriftWatch
 from runner.tools.serve.connection import limited_connections
 from runner.tools.serve.endpoints import Endpoints
 from runner.tools.serve.image_queue import ImageQueue
@@ -46,6 +48,14 @@ class Service:
         self.metrics = ServingMetrics(lambda: len(self.queue), self._num_ready)
         self.observers: list[Observer] = []
         """Called with each scored batch; see :mod:`runner.tools.serve.observation`."""
+        self.drift = DriftWatch(
+            threshold=rules.drift_threshold,
+            window_seconds=rules.drift_hours * 3600,
+            log_file=_drift_log(rules.drift_log),
+            clock=time.time,
+        )
+        self.observers.append(lambda version, seen: self.drift.observe(version.to_json(), version.card.reference, seen))
+        self.metrics.registry.register(self.drift)
         self._call = call
         self._work_dir = work_dir
         self._pool: WorkerPool | None = None
@@ -58,8 +68,8 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a worker can score."""
-        return self._num_ready() > 0
+        """Whether a worker can score, and no drift is to take this server out of service."""
+        return self._num_ready() > 0 and not (self._call.serve.drift_degrades and self.drift.has_drifted)
 
     def _num_ready(self) -> int:
         return self._pool.num_ready if self._pool is not None else 0
@@ -111,6 +121,7 @@ class Service:
         if self._pool is not None:
             await self._pool.close()
         self.queue.fail_all()
+        self.drift.write_line()
 
 
 def serve(call: ServeCall, stop: StopRequest) -> None:
@@ -157,13 +168,14 @@ async def _serve(
 
     first.add_done_callback(stop_if_failed)
     watching = loop.create_task(_watch(call, service, first))
+    writing = loop.create_task(_write_drift(service.drift))
     try:
         if stop.received is None:
             await server.serve(sockets=[listener])
     finally:
-        for task in (watching, first):
+        for task in (watching, writing, first):
             task.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await asyncio.gather(watching, writing, return_exceptions=True)
         with suppress(asyncio.CancelledError):
             await first
         await service.close()
@@ -194,6 +206,28 @@ async def _watch(call: ServeCall, service: Service, first: asyncio.Task[None]) -
             asked.clear()
             tried = str(named)
             await service.reload()
+
+
+async def _write_drift(drift: DriftWatch) -> None:
+    """Write a line about the drift after each window."""
+    while True:
+        await asyncio.sleep(drift.seconds_to_next_line())
+        drift.write_line()
+
+
+def _drift_log(path: str | None) -> Path | None:
+    """The file that lines about the drift are appended to.
+
+    Raises:
+        ConfigError: there is no such folder, or it is no file.
+    """
+    if path is None:
+        return None
+    file = typed_path(path, "serve.drift_log").absolute()
+    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
+        message = "must be a file, new or not, in a folder that exists"
+        raise ConfigError([Problem(key="serve.drift_log", value=path, has_value=True, message=message)])
+    return file
 
 
 def _token(rules: ServeRules) -> str | None:
