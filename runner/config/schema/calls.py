@@ -10,8 +10,8 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from runner.base.user_paths import refuse_address, scheme_of
 from runner.config.schema.base import AS_TYPED, ConfigSection, LocalPath
-from runner.config.schema.calls_environment import RunsEnvironmentCall
 from runner.config.schema.calls_drift import DriftCall
+from runner.config.schema.calls_environment import RunsEnvironmentCall
 from runner.config.schema.calls_models import (
     ModelsDownloadCall,
     ModelsListCall,
