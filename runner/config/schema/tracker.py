@@ -16,6 +16,9 @@ def _address(uri: str) -> str:
     scheme = (scheme_of(uri) or "").partition("+")[0]
     if scheme not in _SCHEMES:
         raise ValueError("must begin with http://, https://, sqlite:/// or the like")
+    if scheme in ("http", "https") and ("?" in uri or "#" in uri):
+        # MLflow puts its paths behind the address, so that neither can work, and what they hold may be a token.
+        raise ValueError("must be an address without ? and #; a token belongs into MLFLOW_TRACKING_TOKEN")
     return uri
 
 
