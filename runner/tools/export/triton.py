@@ -1,7 +1,7 @@
 """A model folder of a Triton model repository around an ONNX file.
 
 Its layout is that of Triton's user guide (Model Repository, Model Configuration): NAME/config.pbtxt, a file of labels,
-and NAME/1/model.onnx. The configuration is a protobuf message ModelConfig in text format. Importing this imports no torch.
+and NAME/1/model.onnx. The configuration is a protobuf message ModelConfig in text format. Imports no torch.
 """
 
 from __future__ import annotations
