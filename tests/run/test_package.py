@@ -20,7 +20,7 @@ def model(trained, tmp_path) -> Path:
 
 def test_the_package_has_its_origin_and_metrics(model, trained):
     card = read_package(model).card
-    assert (card.format, card.num_classes) == (2, 3)
+    assert (card.format, card.num_classes) == (3, 3)
     assert card.origin["run"] == str(trained)
     assert set(card.origin["git"]) == {"commit", "dirty"}
     assert set(card.metrics) == {"val", "test"}
@@ -29,15 +29,18 @@ def test_the_package_has_its_origin_and_metrics(model, trained):
 def test_metrics_are_added_without_touching_the_rest(model):
     before = json.loads((model / "model.json").read_text())
     weights = (model / "model.safetensors").read_bytes()
-    add_metrics(model, {"val": {"top1": 0.5}})
-    assert json.loads((model / "model.json").read_text()) == {**before, "metrics": {"val": {"top1": 0.5}}}
+    other = {**before["reference"], "predicted_class": [21, 0, 0]}
+    add_metrics(model, {"val": {"top1": 0.5}}, other)
+    changed = {**before, "metrics": {"val": {"top1": 0.5}}, "reference": other}
+    assert json.loads((model / "model.json").read_text()) == changed
     assert (model / "model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 3}, "of a newer runner; this one reads up to 2: update it"),
+        ({"format": 4}, "of a newer runner; this one reads up to 3: update it"),
+        ({"reference": {"num_images": 1}}, "is damaged: reference.brightness: "),
         ({"format": None}, "has format 'None'"),
         ({"classes": 3}, "is damaged: classes: "),
         ({"weights_sha256": "0"}, "is missing or damaged"),
@@ -72,3 +75,31 @@ def test_a_package_that_is_replaced_is_there_whenever_the_process_is_killed(mode
     assert found == sorted(found), "the old one, until it is the new one"
     assert {False, True} == set(found)
     assert read_package(model).card.metrics == {"new": True}
+
+
+def test_the_reference_counts_the_validation_images(model, trained):
+    reference = read_package(model).reference
+    assert reference.num_images == 21
+    assert (reference.width.edges[0], reference.height.edges[0]) == (48, 36)
+    assert (reference.width.counts, reference.aspect_ratio.counts) == ((0, 21, 0), (0, 21, 0))
+    metrics = json.loads((trained / "evaluation" / "metrics.json").read_text())
+    assert metrics["profile"] == reference.model_dump(mode="json")
+    matrix = metrics["confusion_matrix"]
+    assert list(reference.predicted_class) == [sum(row[number] for row in matrix) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"predicted_class": [21, 0]}, "num_classes = 3, but the reference counts 2"),
+        ({"predicted_class": [20, 0, 0]}, "num_images = 21, but predicted_class counts others"),
+        ({"width": {"edges": [48.0, 48.0], "counts": [0, 21, 0]}}, "its edges do not ascend"),
+        ({"width": {"edges": [48.0, 49.0], "counts": [21, 0]}}, "2 edges, but 2 counts"),
+    ],
+)
+def test_a_reference_that_contradicts_itself_is_refused(model, change, message):
+    card = json.loads((model / "model.json").read_text())
+    card["reference"].update(change)
+    (model / "model.json").write_text(json.dumps(card))
+    with pytest.raises(CheckpointError, match=message):
+        read_package(model)

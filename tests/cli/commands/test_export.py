@@ -159,3 +159,24 @@ def test_checkpoints_by_name_and_their_damages(trained, tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="is damaged"):
         load_trained(copy, config, "last")
+
+
+def test_a_model_folder_of_triton_is_published_whole(trained, tmp_path):
+    output = tmp_path / "birds"
+    assert run([f"run={trained}", "format=triton", f"output={output}"]) == 0
+    files = {str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()}
+    assert files == {"config.pbtxt", "labels.txt", "1/model.onnx"}
+    assert {path.name for path in tmp_path.iterdir()} == {"birds", "birds.json"}
+    model = runner.load_model(trained)
+    assert (output / "labels.txt").read_text().splitlines() == list(model.classes)
+    images = torch.rand(3, 3, 32, 32)
+    with torch.inference_mode():
+        expected = model.module(images)
+    torch.testing.assert_close(
+        open_exported("onnx", output / "1" / "model.onnx")(images), expected, atol=1e-4, rtol=1e-3
+    )
+    described = json.loads((tmp_path / "birds.json").read_text())
+    assert (described["file"], described["format"]) == ("birds/1/model.onnx", "triton")
+    assert described["sha256"] == sha256_of(output / "1" / "model.onnx")
+    with pytest.raises(OutputError):
+        run([f"run={trained}", "format=triton", f"output={output}"])

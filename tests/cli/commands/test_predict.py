@@ -155,7 +155,7 @@ def test_a_damaged_or_newer_package_is_refused(trained, photos, tmp_path):
     card = json.loads((model / "model.json").read_text())
     argv = [f"model={model}", f"input={photos}", f"output={tmp_path / 'x.csv'}"]
     (model / "model.json").write_text(json.dumps({**card, "format": 99}))
-    with pytest.raises(CheckpointError, match=r"has format 99, of a newer runner; this one reads up to 2: update it"):
+    with pytest.raises(CheckpointError, match=r"has format 99, of a newer runner; this one reads up to 3: update it"):
         predict.run(argv)
     (model / "model.json").write_text(json.dumps(card))
     (model / "model.safetensors").write_bytes(b"x")
