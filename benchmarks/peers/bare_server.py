@@ -46,12 +46,12 @@ def scores(content: bytes) -> dict[str, Any]:
     }
 
 
-@app.post("/score")  # type: ignore[untyped-decorator]
+@app.post("/score")
 def score(image: UploadFile) -> dict[str, Any]:
     return scores(image.file.read())
 
 
-@app.get("/v2/health/ready")  # type: ignore[untyped-decorator]
+@app.get("/v2/health/ready")
 def ready() -> dict[str, Any]:
     return {"ready": True}
 

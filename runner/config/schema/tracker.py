@@ -29,7 +29,7 @@ class TrackerConfig(ConfigSection):
     use: dict[Literal["mlflow", "wandb", "csv"], bool]
     """Which trackers; set by the option of the group. mlflow: a server of MLflow; wandb: Weights & Biases, also with
     WANDB_MODE=offline; csv: the file metrics.csv in the run folder."""
-    uri: Annotated[str, Field(max_length=1_000), AfterValidator(_address), AS_TYPED] | None
+    uri: Annotated[Annotated[str, Field(max_length=1_000), AfterValidator(_address)] | None, AS_TYPED]
     """Address of MLflow's server or database; null: MLFLOW_TRACKING_URI of the environment. A saved one counts only
     where it is typed again. W&B reads its own variables, such as WANDB_BASE_URL."""
     project: Annotated[str, Field(min_length=1, max_length=120), AS_TYPED]

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from typing import IO, Protocol
 
-from runner.base.errors import TrackerError
+from runner.base.errors import RunnerError, TrackerError
 from runner.base.files import locked, write_atomic
 from runner.base.process import exit_without_cleanup
-from runner.base.safe_text import csv_lines, mask_credentials
+from runner.base.safe_text import MASK, csv_lines, mask_credentials, without_secrets
 from runner.base.untrusted import printable
 from runner.config.schema.tracker import TrackerConfig
 from runner.run.run_folder import is_alive
@@ -74,7 +74,11 @@ class Follower:
         Returns:
             Whether the run has ended and every tracker has all of it.
         """
-        snapshot = self._history.read(is_alive=is_alive)
+        try:
+            snapshot = self._history.read(is_alive=is_alive)
+        except RunnerError as error:  # damaged by somebody: the trackers keep what they have
+            self.problems = dict.fromkeys(self._trackers, self._described(error))
+            return False
         if snapshot is None:
             return False
         for name in self._trackers:
@@ -88,7 +92,7 @@ class Follower:
             self._trackers[name] = tracker
             tracker.send(snapshot)
         except Exception as error:  # whatever a client raises: the training does not depend on it
-            self.problems[name] = described(error)
+            self.problems[name] = self._described(error)
             pause = min(2 * self._pause.get(name, _POLL_SECONDS / 2), _MOST_SECONDS_BETWEEN_TRIES)
             self._pause[name], self._next_try[name] = pause, time.monotonic() + pause
         else:
@@ -106,18 +110,19 @@ class Follower:
             case _:
                 return CsvFile(self._run_dir)
 
+    def _described(self, error: Exception) -> str:
+        """An error of a tracker's client in one line, without credentials."""
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        if self._uri is not None:  # out of the environment it may hold anything
+            text = text.replace(self._uri, without_secrets(self._uri))
+        for secret in filter(None, map(os.environ.get, _SECRETS)):
+            text = text.replace(secret, MASK)
+        return printable(mask_credentials(text))[:_MOST_CHARACTERS]
+
     def hurry(self) -> None:
         """Try again soon: the training has ended."""
         self._next_try.clear()
         self._pause.clear()
-
-
-def described(error: Exception) -> str:
-    """An error of a tracker's client in one line, without credentials."""
-    text = mask_credentials(f"{type(error).__name__}: {error}".splitlines()[0])
-    for secret in filter(None, map(os.environ.get, _SECRETS)):
-        text = text.replace(secret, "***")
-    return printable(text)[:_MOST_CHARACTERS]
 
 
 def sync_run(run_dir: Path, config: TrackerConfig, uri: str | None) -> bool:

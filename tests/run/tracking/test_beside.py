@@ -6,11 +6,12 @@ import sys
 import pytest
 import yaml
 
-from runner.base.errors import ConfigError, MissingPackageError
+from runner.base.errors import ConfigError, MissingPackageError, TrackerError
 from runner.config.compose import compose_one
 from runner.config.saved import load_saved
 from runner.config.schema.tracker import TrackerConfig
 from runner.run.tracking.beside import check_trackers, tracked, uri_of
+from runner.run.tracking.follower import Follower, sync_run
 from tests.composed import refused
 from tests.made_runs import make_run
 
@@ -84,3 +85,26 @@ def test_a_killed_training_ends_its_follower(tmp_path):
     done = subprocess.run(follower, input=json.dumps(settings) + "\n", text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert (run_dir / "metrics.csv").is_file()
+
+
+def test_a_damaged_run_is_told_to_nobody_and_named(tmp_path):
+    run_dir = make_run(tmp_path / "run")
+    (run_dir / "metrics.jsonl").write_text("{\n")
+    config = TrackerConfig(use={"csv": True}, uri=None, project="x", artifacts="none", wait_seconds=60)
+    with pytest.raises(TrackerError, match=r"csv has not everything: CheckpointError: .*metrics.jsonl is damaged"):
+        sync_run(run_dir, config, None)
+    assert not (run_dir / "metrics.csv").exists()
+
+
+def test_what_a_client_says_of_an_address_is_masked(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "planted")
+    uri = "http://me:pass@host/?token=query"
+    config = TrackerConfig(use={"mlflow": True}, uri=None, project="x", artifacts="none", wait_seconds=60)
+    follower = Follower(make_run(tmp_path / "run"), config, uri)
+
+    def refuse(name):
+        raise ConnectionError(f"{uri}/api/2.0 refused planted\nand more")
+
+    monkeypatch.setattr(follower, "_open", refuse)
+    follower.step(is_alive=False)
+    assert follower.problems == {"mlflow": "ConnectionError: http://***@host/?***/api/2.0 refused ***"}
