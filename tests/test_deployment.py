@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from runner.cli.call import read_own
-from runner.config.schema.calls_serve import ServeCall
+from runner.config.schema.calls.of_serving import ServeCall
 from tests.conftest import ROOT
 
 pytest.importorskip("starlette")

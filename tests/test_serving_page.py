@@ -50,7 +50,7 @@ def test_from_the_photos_to_the_answered_request(tmp_path, write_image):
 
 
 def test_each_key_that_the_page_names_exists():
-    from runner.config.schema.calls_serve import ServeRules
+    from runner.config.schema.calls.of_serving import ServeRules
 
     named = set(re.findall(r"serve\.(\w+)", PAGE))
     assert len(named) > 15

@@ -12,7 +12,8 @@ from runner.config.compose import compose_one
 from runner.config.hydra_errors import COMMAND_LINE
 from runner.config.saved import laid_over, load_saved, read_values
 from runner.config.schema import Config
-from runner.config.schema.calls import LAID_OVER, TrainedCall
+from runner.config.schema.calls import LAID_OVER
+from runner.config.schema.calls.of_trained import TrainedCall
 from runner.config.schema.checks.effects import effect_of
 from runner.config.schema.data import DataConfig, FolderData
 from runner.data.fingerprint import content_differences, content_of, fingerprint

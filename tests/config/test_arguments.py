@@ -8,7 +8,7 @@ from runner.base.errors import ConfigError, UsageError
 from runner.cli import front_door
 from runner.cli.call import read_own
 from runner.config.compose import compose_one
-from runner.config.schema.calls import InitCall
+from runner.config.schema.calls.of_experiments import InitCall
 from tests.composed import compose_jobs, refusal, refused
 
 

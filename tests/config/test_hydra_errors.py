@@ -7,7 +7,7 @@ import pytest
 from runner.base.errors import ConfigError
 from runner.cli.call import read_own
 from runner.config.compose import compose_one
-from runner.config.schema.calls import RunsListCall
+from runner.config.schema.calls.of_runs import RunsListCall
 from tests.composed import compose_jobs
 
 

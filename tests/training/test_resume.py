@@ -19,7 +19,7 @@ from runner.base.errors import CheckpointError, ConfigError, OutputError, Runner
 from runner.base.files import sha256_of
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
-from runner.config.schema.calls import ResumeCall
+from runner.config.schema.calls.of_trained import ResumeCall
 from runner.config.schema.checks.effects import check_changes
 from runner.launch import launch
 from runner.launch.preflight import preflight

@@ -8,7 +8,7 @@ import shutil
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE, ConfigError, Problem
 from runner.cli.call import read_own
-from runner.config.schema.calls import ArchitecturesCall
+from runner.config.schema.calls.of_experiments import ArchitecturesCall
 from runner.config.schema.checks.validation import did_you_mean
 
 _HEAD = ("name", "model", "parameters", "px", "weights")

@@ -10,7 +10,7 @@ from runner.cli.call import read_call, split_own_keys
 from runner.config.arguments import MULTIRUN
 from runner.config.compose import compose_one
 from runner.config.hydra_compose import ComposedJob
-from runner.config.schema.calls import DoctorCall
+from runner.config.schema.calls.of_experiments import DoctorCall
 from runner.data.splits import combine_errors
 from runner.launch.environment import adopted_rank
 

@@ -15,7 +15,7 @@ from runner.cli.call import call_each, read_call
 from runner.config.arguments import MULTIRUN
 from runner.config.saved import load_saved
 from runner.config.schema import Config
-from runner.config.schema.calls import EvaluateCall
+from runner.config.schema.calls.of_trained import EvaluateCall
 from runner.data.splits import Splits
 from runner.evaluation.evaluation_files import check_free
 from runner.evaluation.evaluation_inputs import (

@@ -15,7 +15,8 @@ from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
 from runner.config.schema import Config
-from runner.config.schema.calls import LAID_OVER, ExportCall
+from runner.config.schema.calls import LAID_OVER
+from runner.config.schema.calls.of_trained import ExportCall
 from runner.config.schema.checks.effects import changes
 from runner.data.source import ImageSource
 from runner.data.sources.paths import resolve_paths

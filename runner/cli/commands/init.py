@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.cli.call import read_own
-from runner.config.schema.calls import InitCall
+from runner.config.schema.calls.of_experiments import InitCall
 
 
 def run(argv: list[str]) -> int:

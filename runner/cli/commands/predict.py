@@ -7,7 +7,7 @@ from runner.base.errors import EXIT_DONE
 from runner.base.stop import StopRequest
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls import PredictCall
+from runner.config.schema.calls.of_trained import PredictCall
 from runner.run.package import read_package
 from runner.tools.predict.inputs import read_inputs
 from runner.tools.predict.outputs import columns, format_of

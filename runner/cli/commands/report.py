@@ -9,7 +9,7 @@ from runner.base.errors import EXIT_DONE
 from runner.base.files import check_new_file, write_atomic
 from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls import ReportCall
+from runner.config.schema.calls.of_trained import ReportCall
 from runner.run.run_folder import read_record
 from runner.tools.report import REPORT_FILE
 from runner.tools.sweep.sweep_folder import SweepFolder, is_sweep

@@ -17,7 +17,7 @@ from runner.config.compose import compose
 from runner.config.multirun import Multirun
 from runner.config.saved import TypedCommand, load_saved
 from runner.config.schema import Config
-from runner.config.schema.calls import ResumeCall
+from runner.config.schema.calls.of_trained import ResumeCall
 from runner.config.schema.checks.effects import changes, check_changes, effect_of
 from runner.config.trust import WEIGHTS, as_override, is_typed, may_be_retyped, refuse_untyped
 from runner.launch.preflight import preflight

@@ -7,7 +7,7 @@ import importlib.util
 from runner.base.errors import EXIT_DONE, Extra, MissingPackageError, how_to_install
 from runner.base.stop import StopRequest
 from runner.cli.call import read_own
-from runner.config.schema.calls_serve import ServeCall
+from runner.config.schema.calls.of_serving import ServeCall
 
 _PACKAGES = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
 _PACKAGES_OF_ONNX = ("onnx", "onnxscript", "onnxruntime")

@@ -6,7 +6,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.cli.call import call_each, read_call
 from runner.config.compose import compose_one
-from runner.config.schema.calls import ValidateCall
+from runner.config.schema.calls.of_experiments import ValidateCall
 
 
 def run(argv: list[str]) -> int:

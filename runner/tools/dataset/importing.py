@@ -16,7 +16,7 @@ from runner.base.files import named_write_errors, sha256_of, write_json
 from runner.base.reasons import reason_of
 from runner.base.stop import StopRequest
 from runner.base.user_paths import scheme_of
-from runner.config.schema.calls import DatasetImportCall
+from runner.config.schema.calls.of_datasets import DatasetImportCall
 from runner.data.images.decode import decode_image
 from runner.data.sources.index import IMAGE_EXTENSIONS, NO_CLASS, LeftOut, path_text, printable_path
 from runner.tools.dataset.annotations import refuse_special

@@ -20,7 +20,7 @@ from runner.base.errors import InvalidDatasetError, OutputError
 from runner.base.files import write_new
 from runner.base.stop import StopRequest
 from runner.config.schema import Config
-from runner.config.schema.calls import DatasetShowCall
+from runner.config.schema.calls.of_datasets import DatasetShowCall
 from runner.data.images.stored import for_display
 from runner.data.loader.order import epoch_order
 from runner.data.source import ImageSource

@@ -13,7 +13,7 @@ from runner.base.errors import ConfigError, InvalidDatasetError, Problem
 from runner.base.reasons import reason_of
 from runner.base.untrusted import UntrustedFileError, open_regular
 from runner.base.user_paths import typed_path
-from runner.config.schema.calls import DatasetImportCall
+from runner.config.schema.calls.of_datasets import DatasetImportCall
 from runner.data.sources.index import NO_IMAGE, is_image_name, name_list, scan_class_folders
 from runner.data.sources.rows import Columns
 from runner.tools.dataset.annotations import read_coco, read_image_list, refuse_special, sizes_of

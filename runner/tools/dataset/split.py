@@ -19,7 +19,7 @@ from runner.base.errors import ConfigError, InvalidDatasetError, Problem
 from runner.base.files import named_write_errors, sha256_of, write_atomic, write_json
 from runner.base.reasons import reason_of
 from runner.base.stop import StopRequest
-from runner.config.schema.calls import DatasetSplitCall
+from runner.config.schema.calls.of_datasets import DatasetSplitCall
 from runner.data.held_out import grouped_split, stratified_split
 from runner.data.sources.index import name_list, path_text, printable_path, scan_class_folders
 from runner.data.sources.rows import Columns

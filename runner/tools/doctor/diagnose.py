@@ -8,7 +8,7 @@ import torch
 
 from runner.base.errors import RunnerError
 from runner.config.schema import Config
-from runner.config.schema.calls import DoctorRules
+from runner.config.schema.calls.of_experiments import DoctorRules
 from runner.data.loader.workers import resolve_workers
 from runner.dist.device import choose_num_threads, choose_precision
 from runner.launch.preflight import Ready, preflight

@@ -11,7 +11,7 @@ import torch
 from joblib import cpu_count  # type: ignore[import-untyped]
 
 from runner.base.errors import DeviceError, RunnerError, StoppedOnRequest
-from runner.config.schema.calls import DoctorRules
+from runner.config.schema.calls.of_experiments import DoctorRules
 from runner.data.cache.memory import available_memory
 from runner.data.loader.order import TrainPlan
 from runner.data.loader.prepare import num_decoding_threads

@@ -21,7 +21,7 @@ from runner.base.untrusted import printable
 from runner.base.user_paths import typed_path
 from runner.config.compose import compose_one
 from runner.config.schema import Config
-from runner.config.schema.calls import InitCall
+from runner.config.schema.calls.of_experiments import InitCall
 from runner.tools.dataset.staging import full_path, new_folder, refuse_within
 from runner.tools.init.first_look import FirstLook, look_at
 from runner.tools.init.settings import (

@@ -24,7 +24,7 @@ from runner.base.files import (
 )
 from runner.base.untrusted import UntrustedFileError, open_regular, unreadable
 from runner.base.user_paths import refuse_outside_links, refuse_outside_links_at
-from runner.config.schema.calls_models import NAME_PATTERN
+from runner.config.schema.calls.of_models import NAME_PATTERN
 from runner.run.contents import read_object
 from runner.run.run_folder import timestamp
 from runner.tools.registry.versions import (

@@ -13,7 +13,7 @@ from runner.base.console import LOGGER, progress_line
 from runner.base.errors import InvalidDatasetError
 from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
-from runner.config.schema.calls_models import ModelsPromoteCall
+from runner.config.schema.calls.of_models import ModelsPromoteCall
 from runner.data.splits import Splits
 from runner.dist.collectives import single_process
 from runner.dist.device import choose_device, choose_precision, describe_device, set_determinism

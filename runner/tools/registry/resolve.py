@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.base.errors import CheckpointError, ConfigError, Problem, RegistryError
 from runner.base.user_paths import scheme_of, typed_path
-from runner.config.schema.calls_models import MLFLOW_SCHEMES
+from runner.config.schema.calls.of_models import MLFLOW_SCHEMES
 from runner.tools.registry.folder_registry import FolderRegistry
 from runner.tools.registry.versions import SCHEME, ModelRegistry, Reference, not_registered, read_reference
 

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from runner.base.errors import ConfigError, Problem, RegistryError
 from runner.base.untrusted import printable
-from runner.config.schema.calls_models import ALIAS_PATTERN, NAME_PATTERN, REFERENCE_PATTERN
+from runner.config.schema.calls.of_models import ALIAS_PATTERN, NAME_PATTERN, REFERENCE_PATTERN
 from runner.run.contents import Contents, Count
 
 VERSION_FILE = "version.json"

@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from runner.base.errors import ConfigError, Problem, RunnerError
 from runner.base.user_paths import refuse_outside_links_at, typed_path
 from runner.config.saved import read_values
-from runner.config.schema.calls import RunsFilter
+from runner.config.schema.calls.of_runs import RunsFilter
 from runner.run.run_folder import read_record, summary_of_experiment
 from runner.tools.runs.past import PastStatus, elapsed_seconds, status_of
 

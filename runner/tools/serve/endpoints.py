@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runner.config.schema.calls_serve import ServeRules
+from runner.config.schema.calls.of_serving import ServeRules
 from runner.tools.serve.image_queue import Answer, ImageQueue, QueueFullError, WorkerLostError
 from runner.tools.serve.request_images import as_json, images_of, inference_request, refusal
 from runner.tools.serve.serving_metrics import CONTENT_TYPE, ServingMetrics

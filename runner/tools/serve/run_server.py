@@ -23,7 +23,7 @@ from runner.base.reasons import reason_of
 from runner.base.stop import StopRequest
 from runner.base.untrusted import UntrustedFileError, read_text
 from runner.base.user_paths import typed_path
-from runner.config.schema.calls_serve import ServeCall, ServeRules
+from runner.config.schema.calls.of_serving import ServeCall, ServeRules
 from runner.tools.drift.drift_window import DriftWatch
 from runner.tools.serve.connection import limited_connections
 from runner.tools.serve.endpoints import Endpoints

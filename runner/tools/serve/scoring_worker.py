@@ -15,7 +15,7 @@ from runner.base import console
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE, EXIT_FAILURE, RunnerError
 from runner.base.process import exit_without_cleanup, freed_memory_kept, gc_paused
-from runner.config.schema.calls_serve import ServeRules
+from runner.config.schema.calls.of_serving import ServeRules
 from runner.tools.serve.frames import read_frame, split_parts, write_frame
 
 

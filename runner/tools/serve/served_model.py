@@ -22,7 +22,7 @@ from runner.base.errors import (
 )
 from runner.base.files import locked
 from runner.base.reasons import first_line
-from runner.config.schema.calls_serve import ServeRules
+from runner.config.schema.calls.of_serving import ServeRules
 from runner.config.schema.checks.parts import UnusablePartError, find_entry_point
 from runner.config.schema.transforms import height_and_width
 from runner.data.images.decode import open_received

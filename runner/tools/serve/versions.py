@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.errors import CheckpointError
-from runner.config.schema.calls_serve import ServeCall
+from runner.config.schema.calls.of_serving import ServeCall
 from runner.run.package import ModelCard, read_package
 from runner.tools.registry.resolve import alias_version, resolve_model
 from runner.tools.registry.versions import SCHEME, read_reference

@@ -14,7 +14,7 @@ import numpy as np
 
 from runner.base.console import LOGGER
 from runner.base.errors import RunnerError, ServeError, error_named
-from runner.config.schema.calls_serve import ServeRules
+from runner.config.schema.calls.of_serving import ServeRules
 from runner.tools.serve.frames import next_frame, send_frame
 from runner.tools.serve.image_queue import Answer, ImageQueue, WaitingImage
 from runner.tools.serve.observation import Observation

@@ -13,7 +13,7 @@ import torch
 
 from runner import load_config
 from runner.base.errors import DeviceError, InvalidDatasetError, StoppedOnRequest
-from runner.config.schema.calls import DoctorRules
+from runner.config.schema.calls.of_experiments import DoctorRules
 from runner.dist.device import Precision
 from runner.launch.plan import LaunchPlan
 from runner.launch.preflight import preflight

@@ -10,7 +10,7 @@ import yaml
 
 from runner.base.errors import OutputError, UsageError
 from runner.config.compose import compose_one
-from runner.config.schema.calls import InitCall
+from runner.config.schema.calls.of_experiments import InitCall
 from runner.tools.init import project
 from runner.tools.init.project import EXPERIMENT, comment_lines, in_gitignore, in_markdown, in_yaml, write_project
 

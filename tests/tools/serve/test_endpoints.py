@@ -11,7 +11,7 @@ import pytest
 
 from runner.cli.call import read_own
 from runner.cli.commands import predict
-from runner.config.schema.calls_serve import ServeCall
+from runner.config.schema.calls.of_serving import ServeCall
 from runner.tools.serve.endpoints import Endpoints
 from runner.tools.serve.image_queue import ImageQueue
 from runner.tools.serve.serving_metrics import ServingMetrics

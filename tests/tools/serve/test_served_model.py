@@ -16,7 +16,7 @@ from PIL import Image
 
 from runner.base.errors import ConfigError, InvalidModelError
 from runner.cli.call import read_own
-from runner.config.schema.calls_serve import ServeCall
+from runner.config.schema.calls.of_serving import ServeCall
 from runner.tools.serve.served_model import ServedModel
 from tests.made_package import make_package
 

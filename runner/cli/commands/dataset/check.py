@@ -10,7 +10,7 @@ from runner.base.errors import EXIT_DONE, InvalidDatasetError
 from runner.base.stop import StopRequest
 from runner.cli.call import read_call
 from runner.config.compose import compose_one
-from runner.config.schema.calls import DatasetCheckCall
+from runner.config.schema.calls.of_datasets import DatasetCheckCall
 from runner.config.schema.data import DataConfig
 from runner.data.sources.index import name_list
 

@@ -9,7 +9,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.base.stop import StopRequest
 from runner.cli.call import read_own
-from runner.config.schema.calls import DatasetImportCall
+from runner.config.schema.calls.of_datasets import DatasetImportCall
 from runner.data.sources.index import name_list
 
 _MAX_UNREADABLE = 5

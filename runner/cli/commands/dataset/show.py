@@ -7,7 +7,7 @@ from runner.base.errors import EXIT_DONE, ConfigError, Problem
 from runner.base.stop import StopRequest
 from runner.cli.call import read_call
 from runner.config.compose import compose_one
-from runner.config.schema.calls import DatasetShowCall
+from runner.config.schema.calls.of_datasets import DatasetShowCall
 
 
 def run(argv: list[str]) -> int:

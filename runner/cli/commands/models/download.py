@@ -6,7 +6,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE, OutputError
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls_models import ModelsDownloadCall
+from runner.config.schema.calls.of_models import ModelsDownloadCall
 from runner.tools.registry.resolve import find_version, open_registry
 from runner.tools.registry.versions import read_reference
 

@@ -8,7 +8,7 @@ import shutil
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.cli.call import read_own
-from runner.config.schema.calls_models import ModelsListCall
+from runner.config.schema.calls.of_models import ModelsListCall
 from runner.tools.registry.overview import facts_of_model, line_of_model
 from runner.tools.registry.resolve import open_registry
 from runner.tools.runs.find import as_table

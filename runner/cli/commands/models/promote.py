@@ -7,7 +7,7 @@ from runner.base.errors import EXIT_DONE, NotBetterError
 from runner.base.stop import StopRequest
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls_models import ModelsPromoteCall
+from runner.config.schema.calls.of_models import ModelsPromoteCall
 from runner.tools.registry.resolve import find_version, open_registry
 from runner.tools.registry.versions import ModelRegistry, Reference, not_registered
 

@@ -6,7 +6,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls_models import ModelsRegisterCall
+from runner.config.schema.calls.of_models import ModelsRegisterCall
 from runner.tools.registry.register import register
 from runner.tools.registry.resolve import open_registry
 

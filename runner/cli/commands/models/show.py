@@ -8,7 +8,7 @@ import shutil
 from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.cli.call import read_own
-from runner.config.schema.calls_models import ModelsShowCall
+from runner.config.schema.calls.of_models import ModelsShowCall
 from runner.tools.registry.overview import facts_of_version, line_of_version, lines_about, versions_of
 from runner.tools.registry.resolve import open_registry
 from runner.tools.runs.find import as_table

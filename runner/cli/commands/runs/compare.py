@@ -7,7 +7,7 @@ from runner.base.errors import EXIT_DONE, ConfigError, Problem
 from runner.base.files import check_new_file, write_new
 from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls import RunsCompareCall
+from runner.config.schema.calls.of_runs import RunsCompareCall
 from runner.run.run_folder import read_record
 from runner.tools.runs.columns import RunColumns
 from runner.tools.runs.find import Line, line_of, select_under

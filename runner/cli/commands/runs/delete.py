@@ -6,7 +6,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.base.user_paths import refuse_outside_links, refuse_outside_links_at, typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls import RunsDeleteCall
+from runner.config.schema.calls.of_runs import RunsDeleteCall
 from runner.run.run_folder import read_record
 
 

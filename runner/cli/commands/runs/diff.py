@@ -13,7 +13,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls import RunsDiffCall
+from runner.config.schema.calls.of_runs import RunsDiffCall
 from runner.tools.runs.find import as_table, shortened
 from runner.tools.runs.past import Differences, PastRun, compare_runs, describe_metric, has_top5, read_run
 

@@ -6,7 +6,7 @@ from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE
 from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls_environment import RunsEnvironmentCall
+from runner.config.schema.calls.of_runs import RunsEnvironmentCall
 from runner.tools.runs.rebuild import write_environment
 
 

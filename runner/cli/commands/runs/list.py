@@ -12,7 +12,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE
 from runner.base.safe_text import csv_lines
 from runner.cli.call import read_own
-from runner.config.schema.calls import RunsListCall
+from runner.config.schema.calls.of_runs import RunsListCall
 from runner.tools.runs.columns import FACTS, RunColumns
 from runner.tools.runs.find import Line, as_table, select_under
 from runner.tools.runs.past import describe_metric, describe_seconds

@@ -6,7 +6,7 @@ from runner.base.console import LOGGER, show
 from runner.base.errors import EXIT_DONE, RunnerError
 from runner.base.user_paths import refuse_outside_links
 from runner.cli.call import read_own
-from runner.config.schema.calls import RunsPruneCall
+from runner.config.schema.calls.of_runs import RunsPruneCall
 from runner.tools.runs.find import select_under
 
 

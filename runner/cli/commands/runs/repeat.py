@@ -8,7 +8,7 @@ from runner.base.stop import StopRequest
 from runner.base.user_paths import typed_path
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
-from runner.config.schema.calls import RunsRepeatCall
+from runner.config.schema.calls.of_runs import RunsRepeatCall
 from runner.config.trust import WEIGHTS, is_typed
 from runner.launch.preflight import preflight
 from runner.tools.hooks import training_hooks

@@ -9,7 +9,7 @@ from runner.base.errors import EXIT_DONE, ConfigError, Problem, TrackerError
 from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_call
 from runner.config.saved import load_saved
-from runner.config.schema.calls import RunsSyncCall
+from runner.config.schema.calls.of_runs import RunsSyncCall
 from runner.run.run_folder import read_record
 
 

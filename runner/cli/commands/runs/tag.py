@@ -7,7 +7,7 @@ from runner.base.errors import EXIT_DONE, ConfigError, Problem
 from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_own
 from runner.config.hydra_errors import COMMAND_LINE
-from runner.config.schema.calls import RunsTagCall
+from runner.config.schema.calls.of_runs import RunsTagCall
 from runner.run.run_folder import read_record, rename_run
 
 

@@ -6,7 +6,7 @@ from runner.base.console import show
 from runner.base.errors import EXIT_DONE, CheckpointError
 from runner.base.user_paths import refuse_outside_links, typed_path
 from runner.cli.call import read_own
-from runner.config.schema.calls import RunsWatchCall
+from runner.config.schema.calls.of_runs import RunsWatchCall
 from runner.run.run_folder import is_waiting, read_record
 from runner.tools.runs.find import Line
 from runner.tools.runs.past import describe_metric, describe_seconds

@@ -15,7 +15,7 @@ from runner.base.errors import InvalidDatasetError, OutputError
 from runner.base.files import locked, named_write_errors, sha256_of
 from runner.base.stop import StopRequest
 from runner.base.untrusted import printable
-from runner.config.schema.calls import DatasetImportCall
+from runner.config.schema.calls.of_datasets import DatasetImportCall
 from runner.tools.dataset.download.address import Address, address_of
 from runner.tools.dataset.download.partial_download import PartialDownload
 from runner.tools.dataset.download.transfer import Transfer

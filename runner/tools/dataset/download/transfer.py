@@ -14,7 +14,7 @@ from runner.base.console import LOGGER, ProgressLine, progress_line
 from runner.base.errors import DownloadError
 from runner.base.files import named_write_errors
 from runner.base.stop import StopRequest
-from runner.config.schema.calls import DatasetImportCall
+from runner.config.schema.calls.of_datasets import DatasetImportCall
 from runner.tools.dataset.download.address import TIMEOUT_SECONDS, Address, RangeError, open_address
 from runner.tools.dataset.download.partial_download import DownloadState, PartialDownload
 from runner.tools.dataset.staging import refuse_full_disk
