@@ -11,7 +11,7 @@ from runner.base.console import LOGGER, show
 from runner.base.errors import EXIT_DONE, DriftError
 from runner.base.stop import StopRequest
 from runner.cli.call import read_own
-from runner.config.schema.calls_drift import DriftCall
+from runner.config.schema.calls import DriftCall
 from runner.run.package import read_package
 from runner.tools.drift.drift_measures import DriftReport
 from runner.tools.predict.inputs import read_inputs

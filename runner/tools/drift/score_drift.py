@@ -8,7 +8,7 @@ from runner.base.console import LOGGER
 from runner.base.errors import InvalidDatasetError
 from runner.base.process import freed_memory_kept
 from runner.base.stop import StopRequest
-from runner.config.schema.calls_drift import DriftCall
+from runner.config.schema.calls import DriftCall
 from runner.evaluation.image_features import FeatureCounter
 from runner.run.package import Package
 from runner.tools.drift.drift_measures import DriftReport, compare_with_reference
