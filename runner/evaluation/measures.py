@@ -17,7 +17,7 @@ from runner.evaluation.confusion import Confusion, Counts
 from runner.evaluation.evaluation_files import write_evaluation
 from runner.evaluation.evaluation_inputs import EvaluationInputs
 from runner.evaluation.image_features import profile_of
-from runner.evaluation.per_image import EvaluationSplit, Scorer, evaluate_per_image
+from runner.evaluation.per_image import EvaluationSplit, PerImageResults, Scorer, evaluate_per_image
 
 Shares = npt.NDArray[np.float64]
 _NUM_BINS = 15
@@ -107,6 +107,12 @@ def class_measures(labels: Counts, predicted: Counts, classes: tuple[str, ...]) 
     }
 
 
+def image_measures(results: PerImageResults, labels: Counts, classes: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of metrics.json that the main process alone has: the profile of the images, and their classes."""
+    profile = profile_of(results.features, len(classes)).model_dump(mode="json")
+    return {"profile": profile, **class_measures(labels, results.predicted, classes)}
+
+
 def evaluate_split(
     scorer: Scorer,
     split: EvaluationSplit,
@@ -121,13 +127,13 @@ def evaluate_split(
     Args:
         scorer: the model.
         split: the images.
-        inputs: what metrics.json says of the images and weights.
+        inputs: what metrics.json says of both.
         classes: names in index order.
         folder: the folder that the main process writes the result to.
         stop: polled between batches.
 
     Returns:
-        The content of metrics.json; in all but the main process without the profile and :func:`class_measures`.
+        The content of metrics.json; in all but the main process without :func:`image_measures`.
 
     Raises:
         StoppedOnRequest: when any process was asked to stop; nothing is written then.
@@ -153,8 +159,7 @@ def evaluate_split(
     }
     if scorer.dist.is_main:
         scorer.dist.heartbeat()
-        metrics["profile"] = profile_of(results.features, len(classes)).model_dump(mode="json")
-        metrics |= class_measures(labels, results.predicted, classes)
+        metrics |= image_measures(results, labels, classes)
         write_evaluation(folder, metrics, results, split.source)
         scorer.dist.heartbeat()
     return metrics

@@ -30,6 +30,7 @@ NO_PATHS = {
     "sort",
     "tracker.project",
     "tracker.uri",
+    "serve.host",
 }
 KEYS = sorted(key for key in set(keys_as_typed(Config)) if key.removeprefix("run.") not in NO_PATHS)
 KEYS_OF_CALLS = [
