@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import shutil
 import signal
 import socket
@@ -121,7 +122,9 @@ async def load(port: int, requests: Sequence[bytes], num_clients: int, seconds: 
 @contextlib.contextmanager
 def server(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A server, from when it is ready; the port is the last but what follows it in the command."""
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         yield process
     finally:
@@ -131,6 +134,8 @@ def server(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        with contextlib.suppress(ProcessLookupError):  # LitServe leaves processes behind
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def free_port() -> int:
