@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from runner.base.errors import EXIT_DONE, Extra, MissingPackageError, how_to_install
+from runner.base.errors import EXIT_DONE, EXIT_FAILURE, Extra, MissingPackageError, how_to_install
 from runner.base.stop import StopRequest
 from runner.cli.call import read_own
 from runner.config.schema.calls.of_serving import ServeCall
@@ -15,6 +15,9 @@ _PACKAGES_OF_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 def run(argv: list[str]) -> int:
     """Serve until SIGTERM or SIGINT. A server ends no other way, so this is exit code 0: nothing is left to resume.
+
+    Returns:
+        1 where requests that were accepted could not be answered within serve.drain_seconds.
 
     Raises:
         CheckpointError: there is no packaged model, or it is damaged.
@@ -29,8 +32,7 @@ def run(argv: list[str]) -> int:
             _require(_PACKAGES_OF_ONNX, "serve.format=onnx", "export")
         from runner.tools.serve.run_server import serve  # noqa: PLC0415 - an extra
 
-        serve(call, stop)
-    return EXIT_DONE
+        return EXIT_DONE if serve(call, stop) else EXIT_FAILURE
 
 
 def _require(packages: tuple[str, ...], what: str, extra: Extra) -> None:

@@ -124,8 +124,11 @@ class Service:
         self.drift.write_line()
 
 
-def serve(call: ServeCall, stop: StopRequest) -> None:
+def serve(call: ServeCall, stop: StopRequest) -> bool:
     """Answer requests until SIGTERM or SIGINT, and then those that were accepted.
+
+    Returns:
+        Whether all of these were answered within `serve.drain_seconds`.
 
     Raises:
         RunnerError: the address is taken, the token can't be read, or the first version can't be loaded.
@@ -134,12 +137,12 @@ def serve(call: ServeCall, stop: StopRequest) -> None:
     listener = _listen(call.serve)
     _allow_connections(call.serve)
     with listener, tempfile.TemporaryDirectory(prefix="runner-serve-") as work_dir:
-        asyncio.run(_serve(call, stop, listener, token, Path(work_dir)))
+        return asyncio.run(_serve(call, stop, listener, token, Path(work_dir)))
 
 
 async def _serve(
     call: ServeCall, stop: StopRequest, listener: socket.socket, token: str | None, work_dir: Path
-) -> None:
+) -> bool:
     rules, service, loop = call.serve, Service(call, work_dir), asyncio.get_running_loop()
     server = uvicorn.Server(
         uvicorn.Config(
@@ -169,9 +172,11 @@ async def _serve(
     first.add_done_callback(stop_if_failed)
     watching = loop.create_task(_watch(call, service, first))
     writing = loop.create_task(_write_drift(service.drift))
+    num_lost = 0
     try:
         if stop.received is None:
             await server.serve(sockets=[listener])
+            num_lost = len(server.server_state.tasks)  # which uvicorn has cancelled after the time of grace
     finally:
         for task in (watching, writing, first):
             task.cancel()
@@ -179,7 +184,12 @@ async def _serve(
         with suppress(asyncio.CancelledError):
             await first
         await service.close()
-    LOGGER.info("stopped     all requests that were accepted are answered")
+    if num_lost:
+        message = "stopped     %d requests that were accepted were not answered within serve.drain_seconds = %g"
+        LOGGER.warning(message, num_lost, rules.drain_seconds)
+    else:
+        LOGGER.info("stopped     all requests that were accepted are answered")
+    return num_lost == 0
 
 
 async def _watch(call: ServeCall, service: Service, first: asyncio.Task[None]) -> None:

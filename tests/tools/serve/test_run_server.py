@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +22,14 @@ from safetensors.torch import load_file, save_file
 
 from runner.base.errors import CheckpointError, ConfigError, ServeError
 from runner.base.files import sha256_of
+from runner.base.stop import StopRequest
+from runner.cli.call import read_own
 from runner.cli.commands import serve
+from runner.config.schema.calls.of_serving import ServeCall
 from runner.tools.registry.folder_registry import FolderRegistry
 from runner.tools.registry.versions import Draft
+from runner.tools.serve.run_server import Service
+from runner.tools.serve.run_server import serve as serve_until_stopped
 from tests.conftest import ROOT
 from tests.made_package import make_package
 from tests.tools.serve.conftest import Answered, form
@@ -187,3 +194,36 @@ def test_what_cannot_be_served_is_refused(trained, tmp_path, monkeypatch):
         serve.run([f"model={trained}", f"serve.token_file={tmp_path / 'none'}"])
     with pytest.raises(ConfigError, match="not the token"):
         serve.run([f"model={trained}", "serve.token_variable=se-cret"])
+
+
+def test_what_is_not_answered_within_the_time_of_grace_is_said(monkeypatch, messages, image):
+    """Without a worker: an image waits for ever."""
+
+    async def load(service):
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Service, "load", load)
+    monkeypatch.setattr(Service, "_num_ready", lambda service: 1)
+    monkeypatch.setattr(Service, "current", SimpleNamespace(name="birds", version="1"))
+    call = read_own("serve", ServeCall, ["model=x", "serve.port=0", "serve.drain_seconds=1", "serve.name=birds"])
+
+    def ask() -> None:
+        until(lambda: any("address" in message for message in messages))
+        port = next(int(message.rpartition(":")[2]) for message in messages if "address" in message)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            head = f"POST /score HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: {len(image)}\r\n\r\n"
+            connection.sendall(head.encode() + image)
+            connection.settimeout(0.5)
+            try:
+                with pytest.raises(TimeoutError):
+                    connection.recv(1000)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+            connection.settimeout(30)
+            assert b"500 Internal Server Error" in connection.recv(1000)
+
+    with ThreadPoolExecutor(1) as clients, StopRequest() as stop:
+        asked = clients.submit(ask)
+        assert serve_until_stopped(call, stop) is False
+        asked.result()
+    assert any("1 requests that were accepted were not answered within serve.drain_seconds" in one for one in messages)
