@@ -25,7 +25,7 @@ from runner.run.checkpoint_writer import CheckpointWriter
 from runner.run.package import add_metrics
 from runner.run.run_folder import RunFolder
 from runner.run.tensorboard import TensorBoardLog
-from runner.run.tracking.beside import tracked
+from runner.run.tracking.beside import with_trackers
 from runner.trainer.metrics_log import Recorder
 from runner.trainer.progress import Best
 from runner.training.assemble import Assembled, assemble
@@ -84,7 +84,7 @@ def train(
         if dist.is_main and not attempt.is_resumed:
             write_start(folder, config, splits, dist, attempt)
         if dist.is_main:
-            stack.enter_context(tracked(folder.path, config.tracker))
+            stack.enter_context(with_trackers(folder.path, config.tracker))
         stack.enter_context(recorded_end(folder, splits, dist, hooks))
         assembled = _set_up(config, folder, splits, attempt, hooks=hooks, stack=stack, dist=dist, stop=stop)
         stack.enter_context(named_device_errors(dist.device, _advice_for_batches(config)))

@@ -54,7 +54,7 @@ def check_trackers(config: TrackerConfig) -> None:
 
 
 @contextmanager
-def tracked(run_dir: Path, config: TrackerConfig) -> Iterator[None]:
+def with_trackers(run_dir: Path, config: TrackerConfig) -> Iterator[None]:
     """Let the trackers follow a run within the block; at its end wait until they have all of it, for a while.
 
     Nothing that a tracker does or fails to do raises here.

@@ -19,7 +19,7 @@ from runner.base.untrusted import printable
 from runner.config.schema.tracker import TrackerConfig
 from runner.run.run_folder import is_alive
 from runner.run.tracking.beside import TRAINING_HAS_ENDED
-from runner.run.tracking.history import RunHistory, Snapshot
+from runner.run.tracking.history import FolderFacts, RunHistory
 from runner.run.tracking.mlflow_run import MlflowRun
 from runner.run.tracking.wandb_run import WandbRun
 
@@ -33,7 +33,7 @@ _SECRETS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY"
 class Tracker(Protocol):
     """Who is told of a run."""
 
-    def send(self, snapshot: Snapshot) -> None:
+    def send(self, snapshot: FolderFacts) -> None:
         """Send what the tracker lacks; raises whatever its client raises."""
 
 
@@ -44,7 +44,7 @@ class CsvFile:
         self._file = run_dir / "metrics.csv"
         self._num_written = -1
 
-    def send(self, snapshot: Snapshot) -> None:
+    def send(self, snapshot: FolderFacts) -> None:
         """Write the file anew if there are other rows."""
         if len(snapshot.rows) == self._num_written and self._file.exists():
             return
@@ -86,7 +86,7 @@ class Follower:
                 self._send(name, snapshot)
         return snapshot.status != "running" and not self.problems
 
-    def _send(self, name: str, snapshot: Snapshot) -> None:
+    def _send(self, name: str, snapshot: FolderFacts) -> None:
         try:
             tracker = self._trackers[name] or self._open(name)
             self._trackers[name] = tracker
@@ -155,7 +155,7 @@ def problems_of(follower: Follower) -> str:
     return "; ".join(f"{name} has not everything: {problem}" for name, problem in follower.problems.items())
 
 
-def follow(run_dir: Path, config: TrackerConfig, uri: str | None, stdin: IO[bytes], warnings: IO[str]) -> bool:
+def follow_run(run_dir: Path, config: TrackerConfig, uri: str | None, stdin: IO[bytes], warnings: IO[str]) -> bool:
     """Follow a run until its training has ended and all is sent, or until the training's process is gone.
 
     Args:
@@ -204,7 +204,7 @@ def main() -> int:
     run_dir, uri = Path(values["run_dir"]), values["uri"]
     config = TrackerConfig.model_validate_json(json.dumps(values["config"]))
     with locked(run_dir / "logs" / "tracking.lock", wait_seconds=_LOCK_WAIT_SECONDS):
-        has_all = follow(run_dir, config, uri, sys.stdin.buffer, warnings)
+        has_all = follow_run(run_dir, config, uri, sys.stdin.buffer, warnings)
     return 0 if has_all else 1
 
 

@@ -34,7 +34,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class FolderFacts:
     """All that the folder of a run holds for a tracker."""
 
     record: Mapping[str, Any]
@@ -74,7 +74,7 @@ class RunHistory:
         self._rows: tuple[Mapping[str, Any], ...] = ()
         self._rows_stamp: tuple[int, int] | None = None
 
-    def read(self, *, is_alive: bool) -> Snapshot | None:
+    def read(self, *, is_alive: bool) -> FolderFacts | None:
         """What the folder holds now; None before the run begins.
 
         Args:
@@ -90,7 +90,7 @@ class RunHistory:
         rows = self._read_rows()
         if self._config is None:
             self._config = flat_texts(mask_credentials_in(read_values(self.run_dir)))
-        return Snapshot(
+        return FolderFacts(
             record=record,
             config=self._config,
             steps=self._complete_steps(),

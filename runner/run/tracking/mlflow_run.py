@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.base.files import locked, write_json
 from runner.base.untrusted import read_json
-from runner.run.tracking.history import Point, Snapshot, milliseconds_of
+from runner.run.tracking.history import FolderFacts, Point, milliseconds_of
 
 _MOST_METRICS = 900  # of 1,000 that a request may have
 _MOST_PARAMS = 100
@@ -38,7 +38,7 @@ class MlflowRun:
         self._steps_sent = self._epochs_sent = -1
         self._is_running = False
 
-    def send(self, snapshot: Snapshot) -> None:
+    def send(self, snapshot: FolderFacts) -> None:
         """Send all that the server lacks; after an error the server is asked anew what it has.
 
         Raises:
@@ -58,7 +58,7 @@ class MlflowRun:
             self._run_id = None
             raise
 
-    def _connect(self, snapshot: Snapshot) -> str:
+    def _connect(self, snapshot: FolderFacts) -> str:
         """The id of the run on the server, which is made if there is none, and what the server has of it."""
         run_id = self._known_run(snapshot) or self._new_run(snapshot)
         _write_id(self._run_dir, run_id)
@@ -77,7 +77,7 @@ class MlflowRun:
             self._log(run_id, tags={key: text[:_MOST_CHARACTERS] for key, text in changed.items()})
         return run_id
 
-    def _known_run(self, snapshot: Snapshot) -> str | None:
+    def _known_run(self, snapshot: FolderFacts) -> str | None:
         run_id = read_id(self._run_dir)
         if run_id is None:
             found = self._client.search_runs(
@@ -94,7 +94,7 @@ class MlflowRun:
             return None
         return run_id if run.info.lifecycle_stage == "active" else None
 
-    def _new_run(self, snapshot: Snapshot) -> str:
+    def _new_run(self, snapshot: FolderFacts) -> str:
         tags = {"runner.run": _identity(snapshot, self._run_dir)}
         if (self._run_dir.parent / "sweep.json").is_file():
             tags["mlflow.parentRunId"] = self._sweep_run(self._run_dir.parent, snapshot)
@@ -102,11 +102,11 @@ class MlflowRun:
             self._experiment(),
             start_time=snapshot.start_milliseconds,
             tags=tags,
-            run_name=name_of(snapshot, self._run_dir),
+            run_name=shown_name(snapshot, self._run_dir),
         )
         return str(run.info.run_id)
 
-    def _sweep_run(self, sweep_dir: Path, snapshot: Snapshot) -> str:
+    def _sweep_run(self, sweep_dir: Path, snapshot: FolderFacts) -> str:
         """The run that stands for a sweep; the first trial makes it."""
         with locked(sweep_dir / ".tracking.lock", wait_seconds=_LOCK_WAIT_SECONDS):
             run_id = read_id(sweep_dir)
@@ -136,7 +136,7 @@ class MlflowRun:
     def _last_step(self, run_id: str, key: str) -> int:
         return max((metric.step for metric in self._client.get_metric_history(run_id, key)), default=-1)
 
-    def _send_metrics(self, run_id: str, snapshot: Snapshot) -> None:
+    def _send_metrics(self, run_id: str, snapshot: FolderFacts) -> None:
         for points in _requests([point for point in snapshot.steps if point.step > self._steps_sent]):
             self._log(run_id, points=points)
             self._steps_sent = points[-1].step
@@ -144,7 +144,7 @@ class MlflowRun:
             self._log(run_id, points=points)
             self._epochs_sent = points[-1].step
 
-    def _send_status(self, run_id: str, snapshot: Snapshot) -> None:
+    def _send_status(self, run_id: str, snapshot: FolderFacts) -> None:
         ended = _STATUS.get(snapshot.status)
         if ended is None:
             if not self._is_running:  # a resumed run
@@ -217,17 +217,17 @@ def _write_id(folder: Path, run_id: str) -> None:
         write_json(folder / "tracking.json", {"mlflow": run_id})
 
 
-def _identity(snapshot: Snapshot, run_dir: Path) -> str:
+def _identity(snapshot: FolderFacts, run_dir: Path) -> str:
     folder = "/".join(run_dir.parts[-3:]).replace("'", "")  # which a search can't quote
     return f"{folder} {snapshot.record.get('start')}"
 
 
-def name_of(snapshot: Snapshot, run_dir: Path) -> str:
+def shown_name(snapshot: FolderFacts, run_dir: Path) -> str:
     """The name of a run for people: its own, or that of its folder."""
     return snapshot.record.get("name") or "/".join(run_dir.parts[-2:])
 
 
-def _tags_of(snapshot: Snapshot) -> dict[str, str]:
+def _tags_of(snapshot: FolderFacts) -> dict[str, str]:
     record = snapshot.record
     git, data = record.get("git") or {}, record.get("data") or {}
     facts = {

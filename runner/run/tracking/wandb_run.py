@@ -9,8 +9,8 @@ from typing import Any
 
 from runner.base.files import write_json
 from runner.base.untrusted import read_json
-from runner.run.tracking.history import Snapshot
-from runner.run.tracking.mlflow_run import files_to_send, name_of
+from runner.run.tracking.history import FolderFacts
+from runner.run.tracking.mlflow_run import files_to_send, shown_name
 
 _INIT_SECONDS = 30
 _EXIT_CODES = {"completed": 0, "pruned": 0}
@@ -29,7 +29,7 @@ class WandbRun:
         self._run: Any = None
         self._told = _read_state(run_dir)
 
-    def send(self, snapshot: Snapshot) -> None:
+    def send(self, snapshot: FolderFacts) -> None:
         """Hand over all that W&B was not told, and at the end of the run wait until it is sent, or on disk if offline.
 
         Raises:
@@ -57,7 +57,7 @@ class WandbRun:
         if has_ended:
             self._end(snapshot)
 
-    def _open(self, snapshot: Snapshot) -> Any:  # noqa: ANN401 - W&B's run
+    def _open(self, snapshot: FolderFacts) -> Any:  # noqa: ANN401 - W&B's run
         import wandb  # noqa: PLC0415 - in the follower only
 
         record = snapshot.record
@@ -72,7 +72,7 @@ class WandbRun:
             id=run_id,
             resume="allow",
             dir=str(self._run_dir),
-            name=name_of(snapshot, self._run_dir),
+            name=shown_name(snapshot, self._run_dir),
             group=record.get("group") or group,
             notes=record.get("notes"),
             tags=[f"{key}={value}"[:64] for key, value in (record.get("tags") or {}).items()],
@@ -93,7 +93,7 @@ class WandbRun:
             ),
         )
 
-    def _end(self, snapshot: Snapshot) -> None:
+    def _end(self, snapshot: FolderFacts) -> None:
         import wandb  # noqa: PLC0415 - imported by now
 
         for path, _ in files_to_send(self._run_dir, self._artifacts):

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _MOST_HEAD_BYTES = 1 << 16
 
 
-class Limits:
+class ConnectionLimits:
     """What the connections of a server share."""
 
     def __init__(self, max_connections: int, seconds: float) -> None:
@@ -30,7 +30,7 @@ class Limits:
 class LimitedConnection(HttpToolsProtocol):
     """uvicorn's connection within limits of time and size."""
 
-    limits: ClassVar[Limits]
+    limits: ClassVar[ConnectionLimits]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*arguments, **options)
@@ -121,6 +121,6 @@ def limited_connections(max_connections: int, seconds: float) -> type[LimitedCon
     """
 
     class _OfOneServer(LimitedConnection):
-        limits = Limits(max_connections, seconds)
+        limits = ConnectionLimits(max_connections, seconds)
 
     return _OfOneServer

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runner.config.schema.calls.of_serving import ServeRules
 from runner.tools.serve.image_queue import Answer, ImageQueue, QueueFullError, WorkerLostError
-from runner.tools.serve.request_images import as_json, images_of, inference_request, refusal
+from runner.tools.serve.request_images import compact_json, images_of, inference_request, refusal
 from runner.tools.serve.serving_metrics import CONTENT_TYPE, ServingMetrics
 from runner.tools.serve.versions import ServedVersion
 
@@ -290,14 +290,14 @@ _GUARDS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"
 
 
 def _json(value: dict[str, Any], status: int = 200) -> Response:
-    return Response(as_json(value), status, _GUARDS, "application/json")
+    return Response(compact_json(value), status, _GUARDS, "application/json")
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, HTTPException)
     headers = {**_GUARDS, **(error.headers or {})}
-    return Response(as_json({"error": error.detail}), error.status_code, headers, "application/json")
+    return Response(compact_json({"error": error.detail}), error.status_code, headers, "application/json")
 
 
 def _result(answer: Answer) -> dict[str, Any]:
@@ -351,7 +351,7 @@ class _TokenCheck:
             given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             if not hmac.compare_digest(given, self._expected):
                 headers = {**_GUARDS, "WWW-Authenticate": "Bearer", "Connection": "close"}
-                answer = Response(as_json({"error": "a token is needed"}), 401, headers, "application/json")
+                answer = Response(compact_json({"error": "a token is needed"}), 401, headers, "application/json")
                 await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)

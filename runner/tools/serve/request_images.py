@@ -177,6 +177,6 @@ def _asked_outputs(outputs: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - wh
             raise refusal(400, "outputs must be a list of objects with a name")
 
 
-def as_json(value: dict[str, Any]) -> bytes:
+def compact_json(value: dict[str, Any]) -> bytes:
     """An answer as JSON; texts in it are those of the package."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

@@ -10,7 +10,7 @@ from runner.base.errors import ConfigError, MissingPackageError, TrackerError
 from runner.config.compose import compose_one
 from runner.config.saved import load_saved
 from runner.config.schema.tracker import TrackerConfig
-from runner.run.tracking.beside import check_trackers, tracked, uri_of
+from runner.run.tracking.beside import check_trackers, uri_of, with_trackers
 from runner.run.tracking.follower import Follower, sync_run
 from tests.composed import refused
 from tests.made_runs import make_run
@@ -72,7 +72,7 @@ def test_a_saved_address_counts_only_where_it_is_typed(tmp_path):
 
 def test_without_a_tracker_no_process_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("started a process"))
-    with tracked(tmp_path, tracker_of()):
+    with with_trackers(tmp_path, tracker_of()):
         pass
 
 
