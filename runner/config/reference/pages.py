@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -122,8 +123,14 @@ def _unknown(commands: Iterable[str], topic: str) -> str:
     return f"{message}; there is help on {', '.join(pages)}, and on each key, such as trainer.epochs"
 
 
+def _families(names: Sequence[str]) -> Iterator[str]:
+    """Commands in order; those of two words by the first one, once."""
+    for first, family in itertools.groupby(names, key=lambda name: name.split()[0]):
+        yield f"{first} …" if any(" " in name for name in family) else first
+
+
 def _first_page(commands: Mapping[str, str], width: int) -> str:
-    others = ", ".join(name for name in commands if name not in _FIRST_COMMANDS)
+    others = ", ".join(_families([name for name in commands if name not in _FIRST_COMMANDS]))
     commands_block = table(
         "Commands (without one it trains)", [*_FIRST_COMMANDS.items(), ("also", others)], width, _LEFT_WIDTH
     )

@@ -48,7 +48,7 @@ def test_the_same_sweep_is_the_same_page(folder, add_trial):
 
 
 def test_the_names_of_the_trials_stand_above_unless_they_differ(folder, add_trial, base_config, monkeypatch):
-    names = {"name": None, "group": "g", "tags": {"set": "v2"}, "notes": None}
+    names = {"name": None, "group": "g", "tags": {"set": "v2"}, "notes": None, "snapshot": False}
     monkeypatch.setitem(base_config, "run", names)
     add_trial({"optimizer.lr": "0.1"}, [0.1])
     assert "· group g · set=v2</p>" in render_sweep(folder)
