@@ -82,8 +82,8 @@ def test_without_the_code_the_reader_is_told_how_to_get_it(run_dir, tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        "--index-url https://evil.example",
-        "x @ https://evil.example/x.whl",
+        "--index-url somewhere.example",
+        "x @ somewhere.example/x.whl",
         "-e .",
         "x==1 ; y",
         "x",
