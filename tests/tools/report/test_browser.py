@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-
-import pytest
 
 from runner.tools.report.sweep_page import render_sweep
 from runner.tools.report.write import write_report
 from tests.made_runs import make_run_on_photos
 from tests.tools.report.test_write import NASTY
-
-DRIVER = shutil.which("chromedriver")
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-@pytest.fixture
-def browser():
-    if DRIVER is None or BROWSER is None:
-        pytest.skip("needs Chromium and chromedriver; this machine lacks one of them")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
 
 
 def test_the_report_loads_alone_and_fits_every_width(browser, tmp_path):

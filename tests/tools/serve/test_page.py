@@ -3,31 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-
-import pytest
 
 from tests.conftest import AWKWARD_CLASSES
-
-DRIVER = shutil.which("chromedriver")
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-@pytest.fixture
-def browser():
-    if DRIVER is None or BROWSER is None:
-        pytest.skip("needs Chromium and chromedriver; this machine lacks one of them")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
 
 
 def test_an_image_is_scored_on_the_page(browser, served, trained, tmp_path):
