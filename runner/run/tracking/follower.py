@@ -33,7 +33,7 @@ _SECRETS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY"
 class Tracker(Protocol):
     """Who is told of a run."""
 
-    def send(self, snapshot: FolderFacts) -> None:
+    def send(self, facts: FolderFacts) -> None:
         """Send what the tracker lacks; raises whatever its client raises."""
 
 
@@ -44,13 +44,13 @@ class CsvFile:
         self._file = run_dir / "metrics.csv"
         self._num_written = -1
 
-    def send(self, snapshot: FolderFacts) -> None:
+    def send(self, facts: FolderFacts) -> None:
         """Write the file anew if there are other rows."""
-        if len(snapshot.rows) == self._num_written and self._file.exists():
+        if len(facts.rows) == self._num_written and self._file.exists():
             return
-        columns = list(dict.fromkeys(key for row in snapshot.rows for key in row))
-        write_atomic(self._file, csv_lines([columns, *([row.get(key) for key in columns] for row in snapshot.rows)]))
-        self._num_written = len(snapshot.rows)
+        columns = list(dict.fromkeys(key for row in facts.rows for key in row))
+        write_atomic(self._file, csv_lines([columns, *([row.get(key) for key in columns] for row in facts.rows)]))
+        self._num_written = len(facts.rows)
 
 
 class Follower:
@@ -75,22 +75,22 @@ class Follower:
             Whether the run has ended and every tracker has all of it.
         """
         try:
-            snapshot = self._history.read(is_alive=is_alive)
+            facts = self._history.read(is_alive=is_alive)
         except RunnerError as error:  # damaged by somebody: the trackers keep what they have
             self.problems = dict.fromkeys(self._trackers, self._described(error))
             return False
-        if snapshot is None:
+        if facts is None:
             return False
         for name in self._trackers:
             if time.monotonic() >= self._next_try.get(name, 0.0):
-                self._send(name, snapshot)
-        return snapshot.status != "running" and not self.problems
+                self._send(name, facts)
+        return facts.status != "running" and not self.problems
 
-    def _send(self, name: str, snapshot: FolderFacts) -> None:
+    def _send(self, name: str, facts: FolderFacts) -> None:
         try:
             tracker = self._trackers[name] or self._open(name)
             self._trackers[name] = tracker
-            tracker.send(snapshot)
+            tracker.send(facts)
         except Exception as error:  # whatever a client raises: the training does not depend on it
             self.problems[name] = self._described(error)
             pause = min(2 * self._pause.get(name, _POLL_SECONDS / 2), _MOST_SECONDS_BETWEEN_TRIES)

@@ -73,6 +73,7 @@ class RunHistory:
         self._config: dict[str, str] | None = None
         self._rows: tuple[Mapping[str, Any], ...] = ()
         self._rows_stamp: tuple[int, int] | None = None
+        self._digest_of_attempt: tuple[int, str] | None = None
 
     def read(self, *, is_alive: bool) -> FolderFacts | None:
         """What the folder holds now; None before the run begins.
@@ -111,7 +112,11 @@ class RunHistory:
 
     def _digest(self, record: Mapping[str, Any]) -> str | None:
         file = self.run_dir / "model" / "model.safetensors"
-        return sha256_of(file) if record["status"] == "completed" and file.is_file() else None
+        if record["status"] != "completed" or not file.is_file():
+            return None
+        if self._digest_of_attempt is None or self._digest_of_attempt[0] != record["attempts"]:
+            self._digest_of_attempt = record["attempts"], sha256_of(file)
+        return self._digest_of_attempt[1]
 
     def _read_events(self) -> None:
         for file in sorted((self.run_dir / "tensorboard").glob("events.out.tfevents.*")):

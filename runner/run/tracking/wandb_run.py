@@ -29,38 +29,38 @@ class WandbRun:
         self._run: Any = None
         self._told = _read_state(run_dir)
 
-    def send(self, snapshot: FolderFacts) -> None:
+    def send(self, facts: FolderFacts) -> None:
         """Hand over all that W&B was not told, and at the end of the run wait until it is sent, or on disk if offline.
 
         Raises:
             Exception: whatever W&B's client raises.
         """
-        attempt = snapshot.record["attempts"]
-        has_ended = snapshot.status != "running"
-        if has_ended and self._told.get("ended") == [snapshot.status, attempt]:
+        attempt = facts.record["attempts"]
+        has_ended = facts.status != "running"
+        if has_ended and self._told.get("ended") == [facts.status, attempt]:
             return
         if self._run is None:
-            self._run = self._open(snapshot)
-        points = sorted((*snapshot.steps, *snapshot.epochs), key=lambda point: point.step)
+            self._run = self._open(facts)
+        points = sorted((*facts.steps, *facts.epochs), key=lambda point: point.step)
         last = self._told.get("step", -1)
         by_step: dict[int, dict[str, float]] = {}
         for point in points:
             if point.step > last:
                 by_step.setdefault(point.step, {}).update(point.values, _timestamp=point.milliseconds / 1000)
         # An epoch's last step has two points, and W&B takes a step only once: wait for the epoch.
-        newest = max((point.step for point in snapshot.epochs), default=-1)
+        newest = max((point.step for point in facts.epochs), default=-1)
         for step, values in by_step.items():
             if step <= newest or has_ended:
                 self._run.log(values, step=step)
                 self._told = {**self._told, "step": step}
         _write_state(self._run_dir, self._told)
         if has_ended:
-            self._end(snapshot)
+            self._end(facts)
 
-    def _open(self, snapshot: FolderFacts) -> Any:  # noqa: ANN401 - W&B's run
+    def _open(self, facts: FolderFacts) -> Any:  # noqa: ANN401 - W&B's run
         import wandb  # noqa: PLC0415 - in the follower only
 
-        record = snapshot.record
+        record = facts.record
         os.environ.setdefault("WANDB_SILENT", "true")
         run_id = self._told.get("id") or secrets.token_hex(4)
         self._told = {**self._told, "id": run_id}
@@ -72,12 +72,12 @@ class WandbRun:
             id=run_id,
             resume="allow",
             dir=str(self._run_dir),
-            name=shown_name(snapshot, self._run_dir),
+            name=shown_name(facts, self._run_dir),
             group=record.get("group") or group,
             notes=record.get("notes"),
             tags=[f"{key}={value}"[:64] for key, value in (record.get("tags") or {}).items()],
             config={
-                **snapshot.config,
+                **facts.config,
                 "git_commit": (record.get("git") or {}).get("commit"),
                 "data_fingerprint": (record.get("data") or {}).get("fingerprint"),
             },
@@ -93,20 +93,20 @@ class WandbRun:
             ),
         )
 
-    def _end(self, snapshot: FolderFacts) -> None:
+    def _end(self, facts: FolderFacts) -> None:
         import wandb  # noqa: PLC0415 - imported by now
 
         for path, _ in files_to_send(self._run_dir, self._artifacts):
             kind = "model" if path.name == "model" else "file"
             artifact = wandb.Artifact(
-                f"{path.stem}-{self._told['id']}", type=kind, metadata={"sha256": snapshot.model_sha256}
+                f"{path.stem}-{self._told['id']}", type=kind, metadata={"sha256": facts.model_sha256}
             )
             (artifact.add_dir if path.is_dir() else artifact.add_file)(str(path))
             self._run.log_artifact(artifact)
-        self._run.summary["status"] = snapshot.status
-        self._run.finish(exit_code=_EXIT_CODES.get(snapshot.status, 1))
+        self._run.summary["status"] = facts.status
+        self._run.finish(exit_code=_EXIT_CODES.get(facts.status, 1))
         self._run = None
-        self._told = {**self._told, "ended": [snapshot.status, snapshot.record["attempts"]]}
+        self._told = {**self._told, "ended": [facts.status, facts.record["attempts"]]}
         _write_state(self._run_dir, self._told)
 
 
