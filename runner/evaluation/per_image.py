@@ -130,7 +130,11 @@ def brightness_levels(images: Tensor) -> Tensor:
     is_deep = images.is_floating_point()
     levels = (images * 65535).round() if is_deep else images
     largest = images[0].numel() * (65535 if is_deep else 255)
-    return levels.sum(dim=(1, 2, 3), dtype=torch.int64) * NUM_LEVELS // largest
+    if levels.dtype == torch.uint8 and levels.device.type == "cpu":  # by NumPy 17 times as fast as by torch
+        total = torch.from_numpy(levels.numpy().sum(axis=(1, 2, 3), dtype=np.int64))
+    else:
+        total = levels.sum(dim=(1, 2, 3), dtype=torch.int64)
+    return total * NUM_LEVELS // largest
 
 
 def evaluate_per_image(

@@ -103,7 +103,7 @@ class DriftWindow:
             self._parts[-1][1].add(features)
 
     def _forget(self, number: int) -> None:
-        while self._parts and self._parts[0][0] <= number - _NUM_PARTS:
+        while self._parts and self._parts[0][0] < number - _NUM_PARTS:
             self._parts.popleft()
 
 

@@ -2,13 +2,14 @@
 
 uvicorn waits without limit for the head of a request, for its body and for a client that does not read, and by
 httptools takes heads of any size. Here a request must have arrived, and an answer must have been read, within a time;
-and where connections run out, the one that has been sending its request for longest makes room, so that clients who
-send nothing keep nobody else out.
+and where connections run out, one that has been answered and waits, or the one that has been sending its request for
+longest, makes room, so that clients who send nothing keep nobody else out.
 """
 
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,6 +26,8 @@ class ConnectionLimits:
         self.seconds = seconds
         # In the order in which they began to send a request that has not arrived yet.
         self.sending: dict[LimitedConnection, None] = {}
+        self.idle: dict[LimitedConnection, None] = {}
+        """Those that were answered and are kept open for another request, in the order of their answers."""
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -43,7 +46,7 @@ class LimitedConnection(HttpToolsProtocol):
         """Begin to wait for a request; without room, close another connection, or this one."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.max_connections:
-            oldest = next(iter(self.limits.sending), self)
+            oldest = next(chain(self.limits.idle, self.limits.sending), self)
             oldest.transport.abort()
             oldest.connection_lost_once()
             if oldest is self:
@@ -53,16 +56,19 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_lost_once(self) -> None:
         """Count a connection that is being closed as closed already."""
         self.connections.discard(self)
+        self.limits.idle.pop(self, None)
         self.limits.sending.pop(self, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
+        self.limits.idle.pop(self, None)
         self._arrived()
         self._stop_write_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
+        self.limits.idle.pop(self, None)
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._begin()  # of another request on the same connection
         if not self._has_head:
@@ -70,6 +76,21 @@ class LimitedConnection(HttpToolsProtocol):
         super().data_received(data)
         if not self._has_head and self._num_head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """A request begins, perhaps in the same packet as the end of another one."""
+        if self._timer is None:
+            self._begin()
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A line of the head, or after the last chunk of a body a trailer, which counts as one."""
+        if self._has_head:
+            self._num_head_bytes += len(name) + len(value)
+            if self._num_head_bytes > _MOST_HEAD_BYTES:
+                self.transport.abort()
+                return
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head has arrived."""
@@ -80,6 +101,12 @@ class LimitedConnection(HttpToolsProtocol):
         """The body has arrived."""
         self._arrived()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The answer is sent."""
+        super().on_response_complete()
+        if self._timer is None and not self.transport.is_closing() and self.cycle.response_complete:
+            self.limits.idle[self] = None
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is answered."""

@@ -178,7 +178,9 @@ class Endpoints:
         except WorkerLostError:
             raise HTTPException(503, "the worker that had this request has died", {"Retry-After": "1"}) from None
         except TimeoutError:
-            raise HTTPException(503, f"no worker has answered within {seconds:g} seconds") from None
+            raise HTTPException(
+                503, f"no worker has answered within {seconds:g} seconds", {"Retry-After": "1"}
+            ) from None
         finally:
             for one in waiting:  # after an error the others need no answer
                 one.cancel()

@@ -28,7 +28,7 @@ from runner.tools.drift.drift_window import DriftWatch
 from runner.tools.serve.connection import limited_connections
 from runner.tools.serve.endpoints import Endpoints
 from runner.tools.serve.image_queue import ImageQueue
-from runner.tools.serve.observation import Observer
+from runner.tools.serve.observation import Observation, Observer
 from runner.tools.serve.serving_metrics import ServingMetrics
 from runner.tools.serve.versions import ServedVersion, is_alias, registered_version, take_version
 from runner.tools.serve.worker_pool import ScoredBatch, WorkerPool
@@ -54,7 +54,7 @@ class Service:
             log_file=_drift_log(rules.drift_log),
             clock=time.time,
         )
-        self.observers.append(lambda version, seen: self.drift.observe(version.to_json(), version.card.reference, seen))
+        self.observers.append(self._watch_drift)
         self.metrics.registry.register(self.drift)
         self._call = call
         self._work_dir = work_dir
@@ -95,6 +95,7 @@ class Service:
             before, self._pool = self._pool, pool
             pool.open()
             self.metrics.record_version(version)
+            self._watch_drift(version, ())  # begins anew, though nothing is scored yet
             if before is not None:
                 await before.close()
                 shutil.rmtree(before.version.folder, ignore_errors=True)
@@ -115,6 +116,10 @@ class Service:
         self.metrics.record_batch(batch)
         for observe in self.observers:
             observe(batch.version, batch.observations)
+
+    def _watch_drift(self, version: ServedVersion, seen: Sequence[Observation]) -> None:
+        if version is self.current:  # workers of the one before may still answer
+            self.drift.observe(version.to_json(), version.card.reference, seen)
 
     async def close(self) -> None:
         """End the workers, after what they have in hand."""
@@ -208,13 +213,13 @@ async def _watch(call: ServeCall, service: Service, first: asyncio.Task[None]) -
                 await asked.wait()
         try:
             named = await asyncio.to_thread(registered_version, call)
-        except (RunnerError, OSError) as error:
+        except Exception as error:  # whatever a registry answers, what is served goes on
             if said != (said := str(error)):
                 LOGGER.warning("the registry can't be asked, and the version stays: %s", error)
             named = None
         if asked.is_set() or (named is not None and str(named) != tried):
             asked.clear()
-            tried = str(named)
+            tried = str(named) if named is not None else tried
             await service.reload()
 
 

@@ -91,10 +91,10 @@ class ServedModel:
     @torch.inference_mode()
     def answer(self, contents: Sequence[bytes]) -> Answers:
         """Decode and score the images of a batch."""
-        stored = [self._opened(content) for content in contents]
-        if self._entry is not None:
-            return self._by_entry(stored)
-        outcomes = [checked_size(outcome, self._size) for outcome in self._prepared(stored)]
+        if self._entry is not None:  # it gets the pixels of the whole batch
+            return self._by_entry([self._opened(content) for content in contents])
+        prepared, sizes = self._prepared(contents)
+        outcomes = [checked_size(outcome, self._size) for outcome in prepared]
         probabilities = np.zeros((len(contents), len(self.classes)), np.float32)
         errors: list[str | None] = [outcome if isinstance(outcome, str) else None for outcome in outcomes]
         observations: list[Observation | None] = [None] * len(contents)
@@ -105,7 +105,7 @@ class ServedModel:
             guesses, finite = first_guesses(logits)[:, 0].tolist(), are_finite(logits).tolist()
             for (position, image), guess, is_finite in zip(images.items(), guesses, finite, strict=True):
                 errors[position] = None if is_finite else NOT_FINITE
-                observations[position] = _observed(image, stored[position], guess, probabilities[position])
+                observations[position] = _observed(image, sizes[position], guess, probabilities[position])
         return Answers(probabilities, errors, observations)
 
     def _opened(self, content: bytes) -> StoredImage | str:
@@ -122,11 +122,17 @@ class ServedModel:
             return f"it has {stored.width:,} × {stored.height:,} pixels, which is too narrow to be scaled"
         return stored
 
-    def _prepared(self, stored: Sequence[StoredImage | str]) -> list[Outcome]:
-        """The images after the transforms; those that are decoded at once have no more pixels than one may have."""
+    def _prepared(self, contents: Sequence[bytes]) -> tuple[list[Outcome], list[tuple[int, int]]]:
+        """The images after the transforms, and their widths and heights.
+
+        Those that are decoded at once have no more pixels than two may have.
+        """
         outcomes: list[Outcome] = []
+        sizes: list[tuple[int, int]] = []
         group: list[StoredImage] = []
-        for image in stored:
+        for content in contents:
+            image = self._opened(content)
+            sizes.append((0, 0) if isinstance(image, str) else (image.width, image.height))
             if isinstance(image, str):
                 outcomes += self._transformed(group)
                 outcomes.append(image)
@@ -136,7 +142,7 @@ class ServedModel:
                 outcomes += self._transformed(group)
                 group = []
             group.append(image)
-        return outcomes + self._transformed(group)
+        return outcomes + self._transformed(group), sizes
 
     def _transformed(self, group: Sequence[StoredImage]) -> list[Outcome]:
         try:
@@ -172,7 +178,10 @@ class ServedModel:
             seen = torch.from_numpy(array).permute(2, 0, 1)
             shown = seen if array.dtype == np.uint8 else seen.float() / 65535
             guess = int(probabilities[position].argmax())
-            observations[position] = _observed(shown, stored[position], guess, probabilities[position])
+            image = stored[position]
+            assert not isinstance(image, str), "it has pixels"
+            size = (image.width, image.height)
+            observations[position] = _observed(shown, size, guess, probabilities[position])
         return Answers(probabilities, errors, observations)
 
     def _by_onnx(self, package: Package, folder: Path) -> Callable[[Tensor], Tensor]:
@@ -203,11 +212,8 @@ class ServedModel:
                 self._logits(stacked([torch.zeros(channels, height, width, dtype=dtype)] * count, self._form)).cpu()
 
 
-def _observed(
-    image: Tensor, stored: StoredImage | str, guess: int, probabilities: npt.NDArray[np.float32]
-) -> Observation:
-    assert not isinstance(stored, str)
-    return observed(image, (stored.width, stored.height), guess, float(probabilities[guess]))
+def _observed(image: Tensor, size: tuple[int, int], guess: int, probabilities: npt.NDArray[np.float32]) -> Observation:
+    return observed(image, size, guess, float(probabilities[guess]))
 
 
 def _said(message: str) -> str:

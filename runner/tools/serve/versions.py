@@ -53,9 +53,15 @@ def take_version(call: ServeCall, work_dir: Path) -> ServedVersion:
         raise CheckpointError(f"{place}: there is no such folder")
     package = read_package(place)
     folder = work_dir / str(next(_COUNTER))
-    shutil.copytree(package.weights_file.parent, folder)
-    card = read_package(folder).card
-    name, version = place.parent.name if place.name == "model" else place.name, card.weights_sha256[:_DIGEST_LETTERS]
+    try:
+        shutil.copytree(package.weights_file.parent, folder)
+        card = read_package(folder).card
+    except BaseException:  # on a full disk the next version needs the space
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # /model, as in a container, has no folder of the run around it.
+    name = (place.parent.name if place.name == "model" else "") or place.name or "model"
+    version = card.weights_sha256[:_DIGEST_LETTERS]
     if number is not None:
         name, version = read_reference(call.model, "model").name, str(number)
     return ServedVersion(name=call.serve.name or name, version=version, folder=folder, card=card)

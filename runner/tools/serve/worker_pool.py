@@ -50,7 +50,7 @@ class WorkerPool:
         on_death: Callable[[], None],
     ) -> None:
         self.version = version
-        self.num_ready = 0
+        self._ready: set[int] = set()
         self._rules = rules
         self._queue = queue
         self._on_batch = on_batch
@@ -60,6 +60,11 @@ class WorkerPool:
         self._keepers: list[asyncio.Task[None]] = []
         self._taking: set[asyncio.Task[list[WaitingImage]]] = set()
         self._first_starts: list[asyncio.Future[None]] = []
+
+    @property
+    def num_ready(self) -> int:
+        """Workers that can score."""
+        return len(self._ready)
 
     async def start(self) -> None:
         """Start all workers, and wait until each has loaded and warmed up its model.
@@ -85,9 +90,9 @@ class WorkerPool:
         self._is_closing = True
         for task in self._taking:
             task.cancel()
-        if not self._opened.is_set():
-            for keeper in self._keepers:
-                keeper.cancel()
+        for number, keeper in enumerate(self._keepers):
+            if number not in self._ready or not self._opened.is_set():
+                keeper.cancel()  # it holds no batch; one that loads a model would be waited for
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for start in self._first_starts:
             start.cancel()
@@ -102,7 +107,7 @@ class WorkerPool:
             began = asyncio.get_running_loop().time()
             try:
                 await self._live(number)
-            except (RunnerError, OSError, EOFError, TimeoutError) as error:
+            except Exception as error:  # also what a worker says that is no answer: it is replaced
                 if is_first and not self._first_starts[number].done():
                     self._first_starts[number].set_exception(_at_start(error))
                     return
@@ -141,7 +146,7 @@ class WorkerPool:
                 raise ServeError(f"process {process.pid} was ended by {_cause(ended.result())}")
             with suppress(OSError, EOFError):
                 return answering.result()
-            code = await asyncio.wait_for(ended, _SECONDS_TO_END)
+            code = await asyncio.wait_for(asyncio.shield(ended), _SECONDS_TO_END)
             raise ServeError(f"process {process.pid} was ended by {_cause(code)}")
         finally:
             answering.cancel()
@@ -159,7 +164,7 @@ class WorkerPool:
             message = str(said["message"])
             raise error_named(str(said["failed"]), message) or ServeError(message)
         LOGGER.info("worker %-3d  %s %s on %s", number, self.version.name, self.version.version, said["ready"])
-        self.num_ready += 1
+        self._ready.add(number)
         try:
             if not self._first_starts[number].done():
                 self._first_starts[number].set_result(None)
@@ -167,7 +172,7 @@ class WorkerPool:
             while batch := await self._next_batch():
                 await self._exchange(batch, reader, writer)
         finally:
-            self.num_ready -= 1
+            self._ready.discard(number)
 
     async def _next_batch(self) -> list[WaitingImage]:
         """The next batch; an empty one when the pool is closed."""
@@ -209,7 +214,8 @@ class WorkerPool:
     def _deliver(self, batch: list[WaitingImage], facts: dict[str, list[object]], raw: bytes, seconds: float) -> None:
         probabilities = np.frombuffer(raw, np.float32).reshape(len(batch), -1)
         observations = [Observation(**one) if isinstance(one, dict) else None for one in facts["observations"]]
-        scored = [one for one in observations if one is not None]
+        pairs = zip(observations, facts["errors"], strict=True)
+        scored = [one for one, error in pairs if one is not None and error is None]
         self._on_batch(ScoredBatch(version=self.version, observations=scored, num_images=len(batch), seconds=seconds))
         for image, error, seen, row in zip(batch, facts["errors"], observations, probabilities, strict=True):
             if not image.answer.done():

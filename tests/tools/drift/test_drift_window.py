@@ -49,8 +49,9 @@ def test_images_leave_the_window(window):
     window.add(seen(400, 2, shift=0.3), 12 * HOUR)
     both = window.report(12 * HOUR)
     assert (both.num_images, both.drifted) == (1000, ("brightness",))
-    later = window.report(DAY)
-    assert later.num_images == 400, "those of the first hour are a day old"
+    assert window.report(DAY).num_images == 1000, "a line at midnight has all of its day"
+    later = window.report(DAY + HOUR)
+    assert later.num_images == 400, "those of the first hour are more than a day old"
     assert window.report(3 * DAY) is None
 
 

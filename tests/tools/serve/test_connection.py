@@ -173,3 +173,29 @@ def test_a_client_that_leaves_harms_nobody(served, image):
     assert [served.score(image).status for _ in range(8)] == [200] * 8
     for other in others:
         other.join()
+
+
+def test_connections_that_were_answered_and_wait_keep_nobody_out(served, image):
+    with ExitStack() as stack:
+        for _ in range(60):  # of 40 connections that may be open
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        assert served.score(image).status == 200
+
+
+def test_a_request_that_begins_in_the_packet_of_another_has_its_time_too(served):
+    half = b"POST /score HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+    began = time.monotonic()
+    answered = talk(served.port, b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" + half)
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert time.monotonic() - began < 15, "it was closed, and not by this test's own time limit"
+
+
+def test_trailers_without_end_are_cut_off(served):
+    head = b"POST /score HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+        connection.sendall(head)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            for _ in range(1000):  # 100 MB, of which a few hundred kB lie in buffers
+                connection.sendall(b"x: " + b"y" * 100_000 + b"\r\n")

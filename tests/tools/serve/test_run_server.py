@@ -60,8 +60,16 @@ def waiting(start, trained, tmp_path):
     site = make_package(
         tmp_path, "waiting_entry", WAITING_ENTRY, group="runner.serving", waiting="waiting_entry:Waiting"
     )
-    rules = ("serve.entry=waiting", "serve.max_batch_size=2", "serve.queue_size=3", "serve.name=birds")
-    return start(f"model={trained}", *rules, PYTHONPATH=f"{site}{os.pathsep}{ROOT}", PLACE=str(tmp_path))
+    rules = (
+        "serve.entry=waiting",
+        "serve.max_batch_size=2",
+        "serve.queue_size=3",
+        "serve.max_images=3",
+        "serve.name=birds",
+    )
+    return start(
+        f"model={trained}", "serve.name=birds", *rules, PYTHONPATH=f"{site}{os.pathsep}{ROOT}", PLACE=str(tmp_path)
+    )
 
 
 @pytest.fixture

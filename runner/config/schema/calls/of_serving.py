@@ -76,6 +76,20 @@ class ServeRules(ConfigSection):
     drift_degrades: bool
     """Answer 503 at /v2/health/ready while a feature has drifted, so that a load balancer sends requests elsewhere."""
 
+    @field_validator("max_images")
+    @classmethod
+    def _a_request_fits_the_queue(cls, number: int, info: ValidationInfo) -> int:
+        if number > info.data.get("queue_size", number):
+            raise ValueError("must be at most serve.queue_size, or a request of so many images would never be taken")
+        return number
+
+    @field_validator("max_buffered_mib")
+    @classmethod
+    def _a_request_fits_the_memory(cls, size: float, info: ValidationInfo) -> float:
+        if size < info.data.get("max_body_mib", size):
+            raise ValueError("must be at least serve.max_body_mib, or the largest request would never be taken")
+        return size
+
     @field_validator("token_variable")
     @classmethod
     def _one_place_of_the_token(cls, name: str | None, info: ValidationInfo) -> str | None:
