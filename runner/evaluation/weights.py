@@ -16,7 +16,7 @@ from runner.dist.collectives import DistContext
 from runner.model import read_trained, with_versions
 from runner.run.checkpoint import CheckpointStore, verify
 from runner.run.contents import Pointer, StateOfWeights, read_object
-from runner.run.package import read_package
+from runner.run.package import Package, read_package
 from runner.run.run_folder import read_record
 from runner.trainer.progress import Progress, Weights
 
@@ -66,7 +66,7 @@ def choose_weights(run_dir: Path, checkpoint: str, weights: WeightsChoice = "aut
     is_completed = read_record(run_dir)["status"] == "completed"
     try:
         if checkpoint == "best" and is_completed and (run_dir / "model").is_dir():
-            packaged = packaged_weights(run_dir)
+            packaged = packaged_weights(read_package(run_dir))
             if weights in ("auto", packaged.kind):
                 return packaged
         return _of_checkpoint(store, checkpoint, weights)
@@ -96,16 +96,8 @@ def load_weights(module: nn.Module, file: Path, dist: DistContext) -> None:
         raise CheckpointError(f"{file} can't be loaded into the model of this run ({first_line(error)})") from error
 
 
-def packaged_weights(path: Path) -> ChosenWeights:
-    """The weights of a package.
-
-    Args:
-        path: a run folder, or the package folder itself.
-
-    Raises:
-        CheckpointError: there is no package, or it is damaged.
-    """
-    package = read_package(path)
+def packaged_weights(package: Package) -> ChosenWeights:
+    """The weights of a package, which were compared with its checksum when it was read."""
     card = package.card
     return ChosenWeights(
         file=package.weights_file,

@@ -43,7 +43,10 @@ _CREDENTIALS = re.compile(
 )
 _OF_THE_USER = ("system", "global", "command")
 # A patch for `git apply`, whatever the user's config says about the display of differences.
-_PLAIN = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
+_PLAIN = (
+    *("--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative"),
+)
 _FILTER_PROGRAM = re.compile(r"filter\..*\.(?:clean|smudge|process|required)", re.DOTALL)
 
 
@@ -94,7 +97,10 @@ def git_state(folder: Path, *, without: Iterable[Path] = ()) -> GitState:
     chosen: list[str] = []
     left_out: list[str] = []
     added: bytes | None = b""
-    if without_filters is not None and (found := files_to_commit(folder, without=without)) is not None:
+    if (
+        without_filters is not None
+        and (found := files_to_commit(folder, without=without, only_untracked=True)) is not None
+    ):
         chosen, too_large = _small_enough(found.top, found.untracked)
         left_out = [*found.left_out, *too_large]
         added = _patch_of_new(found.top, chosen, without_filters) if chosen else b""
@@ -109,11 +115,16 @@ def git_state(folder: Path, *, without: Iterable[Path] = ()) -> GitState:
     )
 
 
-def files_to_commit(folder: Path, *, without: Iterable[Path] = ()) -> Committable | None:
+def files_to_commit(folder: Path, *, without: Iterable[Path] = (), only_untracked: bool = False) -> Committable | None:
     """What `git add --all` would take of the repository around a folder; None without git or a repository.
 
     No link is followed, and nothing that git ignores is listed. Untracked files whose names say that they hold
     credentials are left out too.
+
+    Args:
+        folder: any folder in the repository.
+        without: folders whose untracked files don't count.
+        only_untracked: list no tracked files, each of which would have to be looked at.
     """
     top = top_of_repository(folder)
     if top is None:
@@ -122,6 +133,8 @@ def files_to_commit(folder: Path, *, without: Iterable[Path] = ()) -> Committabl
     if None in lists:
         return None
     tracked, untracked = (sorted({os.fsdecode(name) for name in (text or b"").split(b"\0") if name}) for text in lists)
+    if only_untracked:
+        tracked = []
     hidden = [path.resolve() for path in without]
     untracked = [name for name in untracked if not any((top / name).is_relative_to(path) for path in hidden)]
     left_out: list[str] = []

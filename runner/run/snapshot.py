@@ -54,7 +54,9 @@ class Snapshot:
 
 def folders_of_runs(config: Config) -> list[Path]:
     """The folders in which run folders are made, whose files are no code, whether git ignores them or not."""
-    return [Path(text) for text in (config.output_dir, config.sweep.dir) if text is not None]
+    folders = [Path(text).resolve() for text in (config.output_dir, config.sweep.dir) if text is not None]
+    # With output_dir=. the code itself lies there.
+    return [folder for folder in folders if not Path.cwd().is_relative_to(folder)]
 
 
 def check_snapshot(folder: Path, *, without: Iterable[Path] = ()) -> Committable:
@@ -193,7 +195,11 @@ def _unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, name
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.linkname))
         if not posixpath.isabs(member.linkname) and (target == "." or is_plain_name(target)):
             return SourceFile(os.fsencode(member.linkname), is_link=True)
-    elif member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and (file := archive.extractfile(member)) is not None:
+    elif (
+        member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
+        and not member.issparse()  # a few bytes can describe a hole of any size
+        and (file := archive.extractfile(member)) is not None
+    ):
         return SourceFile(file.read(), is_executable=bool(member.mode & stat.S_IXUSR))
     raise CheckpointError(f"{name} is damaged: {printable(path)!r} is neither a file nor a link within the code")
 

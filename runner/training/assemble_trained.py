@@ -146,7 +146,7 @@ def trained_of_package(package: Package) -> TrainedModel:
         InvalidModelError: a custom model is no longer installed.
     """
     card = package.card
-    chosen = packaged_weights(package.weights_file.parent)
+    chosen = packaged_weights(package)
     return TrainedModel(
         module=_packaged_module(package),
         architecture=card.architecture,

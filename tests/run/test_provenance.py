@@ -40,6 +40,25 @@ def test_commit_and_changes_are_told(repository):
     assert "-one\n+two" in state.patch
 
 
+def test_what_the_user_says_of_differences_makes_no_other_patch(repository, tmp_path):
+    (repository / "folder").mkdir()
+    (repository / "new.py").write_text("x = 1\n")
+    for key in ("diff.noprefix", "diff.mnemonicPrefix", "diff.relative"):
+        git(repository, "config", "--global", key, "true")
+    git(repository, "clone", "-q", str(repository), str(tmp_path / "clone"))
+    (tmp_path / "source.patch").write_text(git_state(repository / "folder").patch)
+    git(tmp_path / "clone", "apply", str(tmp_path / "source.patch"))
+    assert (tmp_path / "clone" / "train.txt").read_text() == "two\n"
+    assert (tmp_path / "clone" / "new.py").read_text() == "x = 1\n"
+
+
+def test_what_is_committed_is_not_left_out(repository, tmp_path):
+    (repository / "link").symlink_to(tmp_path)
+    git(repository, "add", "link")
+    git(repository, *WHO, "commit", "-q", "-m", "second")
+    assert git_state(repository).left_out == ()
+
+
 def program(folder: Path) -> tuple[Path, Path]:
     """A program that leaves a trace, and the trace."""
     file, trace = folder / "evil", folder / "trace"

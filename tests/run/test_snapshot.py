@@ -112,9 +112,17 @@ def archive_of(*members):
     return gzip.compress(packed.getvalue())
 
 
+def holes(num_bytes):
+    """A file of a few bytes that says it has so many."""
+    found = member("source/a")
+    found.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(num_bytes)}
+    return found
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        archive_of(holes(1 << 40)),
         archive_of(member("source/../evil")),
         archive_of(member("/etc/evil")),
         archive_of(member("elsewhere/a")),

@@ -126,7 +126,8 @@ def _of_run(call: EvaluateCall, overrides: list[str], run_dir: Path) -> _Subject
 
     weights = choose_weights(run_dir, call.checkpoint, call.weights)
     folder = output or output_folder(run_dir, images, weights=weights.label, split=call.split)
-    is_reference = call.split == "val" and images.is_own and not images.differences
+    # With an output elsewhere nothing is written to the run.
+    is_reference = output is None and call.split == "val" and images.is_own and not images.differences
     package = run_dir / "model" if is_reference and lacks_reference(run_dir / "model", weights.sha256) else None
     return _Subject(config=config, classes=classes, images=images, weights=weights, folder=folder, package=package)
 
@@ -137,7 +138,8 @@ def _of_package(call: EvaluateCall, overrides: list[str], place: Path) -> _Subje
         raise ConfigError([Problem(key="output", message=message)])
     folder = typed_path(call.output, "output").resolve()
     check_writable(folder, key="output")
-    card = read_package(place).card
+    package = read_package(place)
+    card = package.card
     check_choice(call, card)
     config = load_package_config(card, overrides)
     choose_launch(config)
@@ -145,7 +147,7 @@ def _of_package(call: EvaluateCall, overrides: list[str], place: Path) -> _Subje
     config = _checked(config)
     from runner.evaluation.weights import packaged_weights  # noqa: PLC0415
 
-    weights = packaged_weights(place)
+    weights = packaged_weights(package)
     return _Subject(config=config, classes=card.classes, images=images, weights=weights, folder=folder)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from runner.base.console import LOGGER
 from runner.base.errors import ConfigError, Extra, MissingPackageError, Problem, StoppedOnRequest, how_to_install
-from runner.base.files import named_write_errors
+from runner.base.reasons import reason_of
 from runner.config.schema.tracker import TrackerConfig
 
 TRAINING_HAS_ENDED = b"end\n"
@@ -59,10 +59,10 @@ def with_trackers(run_dir: Path, config: TrackerConfig) -> Iterator[None]:
 
     Nothing that a tracker does or fails to do raises here.
     """
-    if not config.names:
+    process = _start(run_dir, config) if config.names else None
+    if process is None:
         yield
         return
-    process = _start(run_dir, config)
     reader = threading.Thread(target=_show_warnings, args=(process,), daemon=True)
     reader.start()
     seconds = config.wait_seconds
@@ -76,16 +76,21 @@ def with_trackers(run_dir: Path, config: TrackerConfig) -> Iterator[None]:
         reader.join()  # the pipe ends with the process
 
 
-def _start(run_dir: Path, config: TrackerConfig) -> subprocess.Popen[bytes]:
-    log = run_dir / "logs" / "tracking.log"
-    with named_write_errors(log), log.open("ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "runner.run.tracking.follower"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # signals to the group of the training are not for the follower
-        )
+def _start(run_dir: Path, config: TrackerConfig) -> subprocess.Popen[bytes] | None:
+    """Start the follower; None, after a warning, where this machine can't start another process or open its log."""
+    try:
+        with (run_dir / "logs" / "tracking.log").open("ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "runner.run.tracking.follower"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # signals to the group of the training are not for the follower
+            )
+    except OSError as error:
+        message = "tracker     can't be started (%s); `runs sync run=%s` sends the run"
+        LOGGER.warning(message, reason_of(error), run_dir)
+        return None
     settings = {"run_dir": str(run_dir), "uri": uri_of(config), "config": config.model_dump(mode="json")}
     _tell(process, json.dumps(settings).encode() + b"\n")
     return process

@@ -133,7 +133,8 @@ class FolderRegistry:
             _sync_all(temporary)
             with self._locked(name):
                 self._remove_abandoned(name)
-                number = max(self.versions(name), default=0) + 1
+                # An alias may still name a version that was deleted, and must not come to name another one.
+                number = max([*self.versions(name), *self.aliases(name).values()], default=0) + 1
                 if number > LAST_VERSION:
                     raise RegistryError(f"{home} holds version {number - 1}, after which there is no other")
                 record = finished_record(name, number, files, draft.facts)

@@ -47,6 +47,7 @@ EXPERIMENT = "runner models"
 _TAG = "runner.version"
 _ARTIFACTS = "version"
 _PER_PAGE = 500
+_MOST_DESCRIPTION = 5_000  # characters, in databases that mind the length
 # MLflow tries a server that does not answer for minutes, and draws bars of its own.
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -160,7 +161,7 @@ class MlflowRegistry:
         number = int(version.version)
         card = draft.card(VersionRecord.model_validate({**record, "version": number}))
         with self._asked():
-            self._client.update_model_version(name, str(number), description=card)
+            self._client.update_model_version(name, str(number), description=card[:_MOST_DESCRIPTION])
         return number
 
     def _found(self, query: str) -> list[ModelVersion]:
@@ -175,11 +176,10 @@ class MlflowRegistry:
                     return found
 
     def _version(self, name: str, version: int) -> ModelVersion:
-        versions = self.versions(name)
-        if version not in versions:
-            raise not_registered(self, name, version, versions)
-        with self._asked():
-            return self._client.get_model_version(name, str(version))
+        found = {int(each.version): each for each in self._found(f"name='{name}'")}
+        if version not in found:
+            raise not_registered(self, name, version, sorted(found))
+        return found[version]
 
     def _record(self, version: ModelVersion) -> VersionRecord:
         place = f"{self.place}: {version.name}/{version.version}"

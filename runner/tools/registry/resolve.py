@@ -8,6 +8,7 @@ from pathlib import Path
 from runner.base.errors import CheckpointError, ConfigError, Problem, RegistryError
 from runner.base.user_paths import scheme_of, typed_path
 from runner.config.schema.calls.of_models import MLFLOW_SCHEMES
+from runner.data.sources.paths import cache_folder
 from runner.tools.registry.folder_registry import FolderRegistry
 from runner.tools.registry.versions import SCHEME, ModelRegistry, Reference, not_registered, read_reference
 
@@ -30,8 +31,7 @@ def open_registry(uri: str | None) -> ModelRegistry:
     if scheme_of(place) in MLFLOW_SCHEMES:
         from runner.tools.registry.mlflow_registry import MlflowRegistry  # noqa: PLC0415 - an extra
 
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "runner" / "models"
-        return MlflowRegistry(place, cache)
+        return MlflowRegistry(place, cache_folder() / "models")
     return FolderRegistry(typed_path(place, key).resolve())
 
 

@@ -55,7 +55,7 @@ def _other_files(original: PastRun, files: Mapping[str, SourceFile]) -> Iterator
     here = Path.cwd()
     top = provenance.top_of_repository(here)
     within = PurePosixPath(original.record["snapshot"].get("folder", "."))
-    is_at_same_place = within.parts == here.parts[len(here.parts) - len(within.parts) :]
+    is_at_same_place = not within.is_absolute() and within.parts == here.parts[len(here.parts) - len(within.parts) :]
     beside = here.parents[len(within.parts) - 1] if within.parts and is_at_same_place else here
     found = min((differing_files(files, root) for root in {top or beside, beside}), key=len)
     if found:

@@ -1,5 +1,7 @@
+import errno
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
@@ -108,3 +110,16 @@ def test_what_a_client_says_of_an_address_is_masked(tmp_path, monkeypatch):
     monkeypatch.setattr(follower, "_open", refuse)
     follower.step(is_alive=False)
     assert follower.problems == {"mlflow": "ConnectionError: http://***@host/?***/api/2.0 refused ***"}
+
+
+def test_a_follower_that_cannot_be_started_ends_no_training(tmp_path, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    run_dir = make_run(tmp_path / "run")
+    trained = []
+    with with_trackers(run_dir, tracker_of("tracker=csv")):
+        trained.append(True)
+    assert trained
+    assert "can't be started" in caplog.text and f"`runs sync run={run_dir}` sends the run" in caplog.text

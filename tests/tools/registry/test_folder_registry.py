@@ -63,6 +63,15 @@ def test_a_draft_that_fails_leaves_nothing(registry, tmp_path):
     assert list((tmp_path / "models" / "birds").iterdir()) == []
 
 
+def test_the_number_of_a_deleted_version_that_an_alias_names_is_not_given_again(registry):
+    for version in (1, 2):
+        assert registry.add("birds", small_draft()) == version
+    registry.set_alias("birds", "champion", 2)
+    shutil.rmtree(registry.package("birds", 2).parent)
+    assert registry.add("birds", small_draft()) == 3
+    assert registry.aliases("birds") == {"champion": 2}
+
+
 def test_an_alias_is_moved(registry):
     registry.add("birds", small_draft())
     registry.add("birds", small_draft())
