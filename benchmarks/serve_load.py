@@ -16,6 +16,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -200,6 +201,12 @@ def ours(model: Path, port: int) -> list[str]:
     return [sys.executable, "-m", "runner", "serve", *argv]
 
 
+def without_folders(command: Sequence[str]) -> str:
+    """A command without the folders of this machine."""
+    words = ("python" if "python" in Path(word).name else word for word in command)
+    return " ".join(re.sub(r"/\S*/", "…/", word) for word in words)
+
+
 def compare_sides(model: Path, options: Any, seconds: float) -> None:  # noqa: ANN401 - argparse's own
     requests = [request_of(image) for image in make_images()]
     commands: dict[str, Callable[[int], Sequence[str]]] = {"serve": partial(ours, model)}
@@ -208,7 +215,7 @@ def compare_sides(model: Path, options: Any, seconds: float) -> None:  # noqa: A
         commands["FastAPI"] = lambda port: [options.peers, bare, str(model), str(port)]
         commands["LitServe"] = lambda port: [options.peers, lit, str(model), str(port), "32"]
     sides = [
-        Side(name=name, measure=partial(figures, command, requests, seconds), command=" ".join(command(0)))
+        Side(name=name, measure=partial(figures, command, requests, seconds), command=without_folders(command(0)))
         for name, command in commands.items()
     ]
     measured = compare(sides, repeats_of(options))
@@ -323,7 +330,7 @@ def run_against_ours(name: str, model: Path, small: bool, work: str, measure: Ca
             wait_until_ready(process, port)
             return measure(port, process)
 
-    side = Side(name="serve", measure=once, command=" ".join(ours(model, 0)))
+    side = Side(name="serve", measure=once, command=without_folders(ours(model, 0)))
     measured = compare([side], 1)
     found = {figure: measured["serve"].median(figure) for figure in measured["serve"].runs[0]}
     record(name, measured, found, small=small, work=work)
