@@ -1,12 +1,13 @@
-"""`serve` under load: `python benchmarks/serve_load.py [--peers PYTHON] [--small] [--soak N] [--swaps N]`.
+"""`serve` under load: `python benchmarks/serve_load.py [--peers PYTHON] [--small] [--soak N] [--swaps N] [--slow N]`.
 
-Without --soak and --swaps: requests per second and their latency at 1, 8 and 64 clients that each ask again as soon as
+Without --soak, --swaps and --slow: requests per second and their latency at 1, 8 and 64 clients that each ask again as soon as
 they are answered, side by side with a bare FastAPI handler without batches and with LitServe in the shape of its
 examples (benchmarks/peers/). PYTHON is one with fastapi, python-multipart, uvicorn, litserve, torch, torchvision,
 safetensors and Pillow; without it only `serve` is measured. The clients run in this process, on the same cores.
 
 --soak N: N requests, one in a hundred hostile: none lost, none answered wrongly, memory at a tenth and at the end.
 --swaps N: N times another version under load: none lost, each answered by one version.
+--slow N: N clients that never finish their request, and come back when they are closed: what others wait meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -51,6 +53,7 @@ from runner.base.files import sha256_of
 CLIENTS = (1, 8, 64)
 NUM_IMAGES = 32
 BOUNDARY = "edge"
+SLOW_SECONDS = 10.0
 HOSTILE = (
     (b"<svg onload=alert(1)>", 422),
     (b"\xff\xd8\xff\xe0" + b"\0" * 500, 422),
@@ -323,6 +326,50 @@ async def swap(port: int, process: subprocess.Popen[bytes], model: Path, num_swa
     return {"requests": counts["requests"], "lost": counts["lost"], "versions": len(answers)}
 
 
+async def slow(port: int, pid: int, num_clients: int) -> dict[str, float]:
+    """Ask without and then among clients that send a line of their head every few seconds."""
+    request, is_over, closed = request_of(make_images()[0]), asyncio.Event(), Counter[str]()
+
+    async def trickle(number: int) -> None:
+        await asyncio.sleep(number * SLOW_SECONDS / num_clients)  # not all at once: that would be a flood
+        while not is_over.is_set():
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"POST /score HTTP/1.1\r\nHost: x\r\n")
+                while not reader.at_eof() and not is_over.is_set():
+                    writer.write(b"X-Slow: 1\r\n")
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(reader.read(1), SLOW_SECONDS)
+                writer.close()
+                closed["closed"] += not is_over.is_set()
+            await asyncio.sleep(SLOW_SECONDS)
+
+    async def ask_for(seconds: float) -> list[float]:
+        found: list[float] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            client = Client(port)  # on a new connection each time, as strangers come
+            response = await client.ask(request)
+            client.close()
+            found.append(response.seconds if response.status == 200 else math.inf)
+        return found
+
+    alone = await ask_for(SLOW_SECONDS)
+    clients = [asyncio.create_task(trickle(number)) for number in range(num_clients)]
+    await asyncio.sleep(2 * SLOW_SECONDS)
+    among = await ask_for(4 * SLOW_SECONDS)
+    memory = memory_mib(pid)
+    is_over.set()
+    await asyncio.gather(*clients)
+    counted = {"requests": len(among), "lost": among.count(math.inf), "slow_closed": closed["closed"]}
+    return {**counted, **_milliseconds("alone", alone), **_milliseconds("among", among), "end_mib": memory}
+
+
+def _milliseconds(name: str, seconds: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles([one * 1000 for one in seconds], n=100)
+    return {f"p{part}_milliseconds_{name}": cuts[part - 1] for part in (50, 99)}
+
+
 def run_against_ours(name: str, model: Path, small: bool, work: str, measure: Callable[..., dict[str, float]]) -> None:
     def once() -> dict[str, float]:
         port = free_port()
@@ -344,6 +391,7 @@ def main() -> None:
     arguments.add_argument("--image-size", type=int, default=224)
     arguments.add_argument("--soak", type=int, metavar="N")
     arguments.add_argument("--swaps", type=int, metavar="N")
+    arguments.add_argument("--slow", type=int, metavar="N")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "birds" / "model"
@@ -368,7 +416,16 @@ def main() -> None:
                 work,
                 lambda port, one: asyncio.run(swap(port, one, model, options.swaps)),
             )
-        if not options.soak and not options.swaps:
+        if options.slow:
+            work = f"{shown}: a client beside {options.slow:,} that never finish their request"
+            run_against_ours(
+                "serve_slow",
+                model,
+                options.small,
+                work,
+                lambda port, one: asyncio.run(slow(port, one.pid, options.slow)),
+            )
+        if not options.soak and not options.swaps and not options.slow:
             compare_sides(model, options, 2.0 if options.small else 20.0)
 
 
