@@ -1,8 +1,8 @@
 """`serve` under load: `python benchmarks/serve_load.py [--peers PYTHON] [--small] [--soak N] [--swaps N] [--slow N]`.
 
-Without --soak, --swaps and --slow: requests per second and their latency at 1, 8 and 64 clients that each ask again as soon as
-they are answered, side by side with a bare FastAPI handler without batches and with LitServe in the shape of its
-examples (benchmarks/peers/). PYTHON is one with fastapi, python-multipart, uvicorn, litserve, torch, torchvision,
+Without --soak, --swaps and --slow: requests per second and their latency at 1, 8 and 64 clients that each ask again as
+soon as they are answered, side by side with a bare FastAPI handler without batches and with LitServe in the shape of
+its examples (benchmarks/peers/). PYTHON is one with fastapi, python-multipart, uvicorn, litserve, torch, torchvision,
 safetensors and Pillow; without it only `serve` is measured. The clients run in this process, on the same cores.
 
 --soak N: N requests, one in a hundred hostile: none lost, none answered wrongly, memory at a tenth and at the end.

@@ -150,3 +150,26 @@ def test_each_goal_names_a_script_that_measures_it():
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     for goal in table.GOALS:
         assert any(goal.result == script or goal.result.startswith(f"{script}_") for script in scripts), goal.result
+
+
+def test_figures_on_other_pages_are_recorded_ones():
+    results = table.read_results()
+    serve, tracker = results["serve_load"]["ratios"], results["tracker_overhead"]
+    seconds = [tracker["sides"][side]["figures"]["command_seconds"]["median"] for side in ("mlflow", "none")]
+    digits = [results["digits_seeds"][name] for name in ("best_top1", "last_top1")]
+    best, last = ({name: 100 * value for name, value in one.items()} for one in digits)
+    figures = {
+        "README.md": (
+            f"{best['mean']:.1f}% top-1 in its best epoch and {last['mean']:.1f}% in its last",
+            f"{best['standard_deviation']:.1f} and {last['standard_deviation']:.1f} points",
+            f"lowest {best['lowest']:.1f}% and {last['lowest']:.1f}%",
+        ),
+        "docs/serving.md": (f"{serve['FastAPI_1']:.2f} times the requests", f"{serve['FastAPI_64']:.2f} times to 64"),
+        "docs/tracking.md": (
+            f"took {tracker['ratios']['epoch_seconds'] - 1:.1%} longer",
+            f"its start {seconds[0] - seconds[1]:.1f} seconds",
+        ),
+    }
+    for page, expected in figures.items():
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert [one for one in expected if one not in text] == [], page
