@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-kill test-hostile test-cluster lint type check format docs site bench bench-gpu bench-table wheel image constraints clean
+.PHONY: help run test test-long test-kill test-hostile test-cluster lint type check format docs site bench bench-gpu bench-table wheel image constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,15 +21,18 @@ $(READY): pyproject.toml constraints.txt
 run: $(READY) ## Train a ResNet-18 on real scans of digits; ARGS="model=resnet34 ..." changes what
 	$(BIN)/python -m runner $(ARGS)
 
-test: $(READY) ## Run all tests
+test: $(READY) ## Run the tests (10 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
+test-long: $(READY) ## Run the tests that take longer, of many trainings in processes of their own (10 minutes)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long $(ARGS)
+
 test-kill: $(READY) ## Kill and resume runs 100 times, ranks that are started again 20 times (30 to 60 minutes)
-	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 tests/integration/test_kill.py
-	RUNNER_RESTARTS=20 $(BIN)/python -m pytest --timeout 3600 tests/integration/test_launch.py -k ranks_are_killed
+	RUNNER_KILLS=100 $(BIN)/python -m pytest -s --timeout 3600 -m "not cluster" tests/integration/test_kill.py
+	RUNNER_RESTARTS=20 $(BIN)/python -m pytest --timeout 3600 -m long tests/integration/test_launch.py -k ranks_are_killed
 
 test-hostile: $(READY) ## Try 5,000 hostile inputs, each in a fork under a watch (30 minutes)
-	RUNNER_HOSTILE_INPUTS=5000 $(BIN)/python -m pytest -n 2 tests/hostile $(ARGS)
+	RUNNER_HOSTILE_INPUTS=5000 $(BIN)/python -m pytest -n 2 -m "not cluster" tests/hostile $(ARGS)
 
 test-cluster: $(READY) ## Test SLURM, MPI and two machines, played by this one (needs root; 8 minutes)
 	tests/cluster/run $(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
@@ -41,7 +44,7 @@ lint: $(READY) ## Check style
 type: $(READY) ## Check types
 	$(BIN)/mypy
 
-check: lint type test ## Everything that must hold before a commit
+check: lint type test test-long ## Everything that must hold before a commit
 
 format: $(READY) ## Put the code into style
 	$(BIN)/ruff check --fix .

@@ -401,7 +401,7 @@ def main() -> None:
         if options.soak:
             work = f"{shown}: {options.soak:,} requests of 16 clients, 1% hostile"
             run_against_ours(
-                "serve_soak",
+                "serve_load_soak",
                 model,
                 options.small,
                 work,
@@ -410,7 +410,7 @@ def main() -> None:
         if options.swaps:
             work = f"{shown}: {options.swaps} versions, 8 clients"
             run_against_ours(
-                "serve_swaps",
+                "serve_load_swaps",
                 model,
                 options.small,
                 work,
@@ -419,7 +419,7 @@ def main() -> None:
         if options.slow:
             work = f"{shown}: a client beside {options.slow:,} that never finish their request"
             run_against_ours(
-                "serve_slow",
+                "serve_load_slow",
                 model,
                 options.small,
                 work,

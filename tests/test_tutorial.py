@@ -9,6 +9,7 @@ import pytest
 from tests.tutorial import PAGE, Names, as_run, comparable
 
 
+@pytest.mark.long
 def test_the_page_shows_what_its_commands_do(tmp_path):
     page = PAGE.read_text(encoding="utf-8")
     assert as_run(page, tmp_path) == page, "if it is meant so: python -m tests.tutorial"

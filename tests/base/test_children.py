@@ -50,6 +50,7 @@ def typed(folder, *argv):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "argv",
     [

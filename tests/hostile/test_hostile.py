@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,10 +27,13 @@ def client() -> Iterator[Client]:
         yield own
 
 
-def _portions() -> Iterator[tuple[str, int, int]]:
+def _portions() -> Iterator[Any]:
+    """Of each family what comes first belongs to `make test`."""
     for name, family in FAMILIES.items():
         count = -(-NUM_INPUTS * family.share // 100)
-        yield from ((name, first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE))
+        for first in range(0, count, _AT_ONCE):
+            marks = pytest.mark.long if first else ()
+            yield pytest.param(name, first, min(first + _AT_ONCE, count), marks=marks)
 
 
 @pytest.mark.timeout(_AT_ONCE * 70)

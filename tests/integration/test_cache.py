@@ -91,6 +91,7 @@ def test_by_default_the_images_of_evaluation_are_decoded_once(
     assert_same(kept, anew)
 
 
+@pytest.mark.long
 def test_memory_is_shared_by_two_processes(
     run_cli: Callable[..., object], photos: Path, tmp_path: Path, tiny: Callable[..., list[str]]
 ) -> None:

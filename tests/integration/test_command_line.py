@@ -70,6 +70,7 @@ def test_an_experiment_of_ones_own_from_any_directory(run_cli, tmp_path):
     assert "3 classes" in done.stdout
 
 
+@pytest.mark.long
 def test_a_multirun_makes_a_folder_per_job(run_cli, tmp_path):
     done = run_cli("-m", *TINY, "trainer.max_steps=1", "model=resnet18,resnet34", "optimizer.lr=0.001,0.002")
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.conftest import ROOT, TINY
 from tests.made_package import make_package
 
@@ -18,6 +20,7 @@ def net(num_classes):
 """
 
 
+@pytest.mark.long
 def test_a_compiled_model_with_a_moving_average_trains_and_goes_on(run_cli, tmp_path):
     """The last batches are smaller than the others, so that it is compiled for any number of images too."""
     site = make_package(tmp_path / "site", "compiled_net", NET, compiled_net="compiled_net:net")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from runner.base.files import sha256_of
 from runner.run.checkpoint import CheckpointStore
 from tests.conftest import SMALL_NET, TINY
@@ -12,6 +14,7 @@ from tests.conftest import SMALL_NET, TINY
 STILL = ("schedule=constant", "optimizer.lr=1e-15", "optimizer.weight_decay=0", "trainer.keep=9")
 
 
+@pytest.mark.long
 def test_two_processes_agree_on_what_takes_its_place(run_cli, tmp_path):
     typed = [*TINY, *SMALL_NET, *STILL, f"output_dir={tmp_path}/outputs", "dist.procs_per_node=2"]
     done = run_cli(*typed)

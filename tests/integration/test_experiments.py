@@ -56,6 +56,7 @@ def settings_of(name: str, photos: Path, cifar: Path) -> list[str]:
     return [*root, *CHANGED.get(name, ())]
 
 
+@pytest.mark.long
 @pytest.mark.any_loss
 @pytest.mark.parametrize("name", group_options("experiment"))
 def test_it_trains_three_steps(

@@ -233,7 +233,9 @@ def unkilled(photos, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize(("ranks", "workers"), CASES)
+@pytest.mark.parametrize(
+    ("ranks", "workers"), [pytest.param(*case, marks=() if case == (1, 2) else pytest.mark.long) for case in CASES]
+)
 def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, ranks, workers):
     randomness, expected = random.Random(10 * ranks + workers), unkilled(ranks)
     offset = 2 * CASES.index((ranks, workers))
@@ -264,17 +266,20 @@ def test_a_killed_run_ends_with_the_same_bits(photos, unkilled, tmp_path, ranks,
     sys.stdout.write(f"kills, ranks={ranks}, workers={workers}: {dict(killed)}\n")
 
 
+@pytest.mark.long
 def test_rates_by_layer_and_unfreezing_in_stages_go_on_after_a_kill(photos, tmp_path):
     whole = ends_the_same_after_a_kill([*command(photos, 2, 0), *LAYERS], tmp_path)
     assert whole.said.count("head, layer 7") == 2, "with weight decay and without, told by one process only"
 
 
+@pytest.mark.long
 def test_a_student_goes_on_after_a_kill(photos, tmp_path):
     teacher = Attempt.start([*command(photos, 1, 0), "trainer.epochs=1"], tmp_path / "teacher")
     assert teacher.ends_well(), teacher.said
     ends_the_same_after_a_kill([*command(photos, 2, 0), f"distill.run={teacher.run_dir}"], tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -294,6 +299,7 @@ def test_other_optimizers_go_on_after_a_kill(photos, tmp_path, settings):
     ends_the_same_after_a_kill([*command(photos, 1, 0), *settings], tmp_path)
 
 
+@pytest.mark.long
 def test_growing_and_repeated_images_go_on_after_a_kill(photos, tmp_path):
     growing = "data.progressive_resizing=[{epochs: 1, image_size: 48}, {epochs: 1, image_size: 56}]"
     points = 'schedule.points=[[0, 0.1], [1.5, 1], ["${trainer.epochs}", 0]]'
@@ -316,7 +322,9 @@ def ends_the_same_after_a_kill(argv: list[str], tmp_path: Path) -> Attempt:
     return whole
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=() if phase == "training" else pytest.mark.long) for phase in PHASES]
+)
 def test_a_stop_on_request_loses_nothing(photos, unkilled, tmp_path, phase):
     """SIGTERM to the whole group, loader processes included, as SLURM sends it."""
     attempt = Attempt.start(command(photos, 1, 2), tmp_path)
@@ -338,6 +346,7 @@ def test_a_stop_on_request_loses_nothing(photos, unkilled, tmp_path, phase):
     compare(resumed, unkilled(1))
 
 
+@pytest.mark.long
 def test_a_live_run_is_not_resumed(photos, tmp_path, run_cli):
     attempt = Attempt.start([*command(photos, 1, 0), "trainer.epochs=10000"], tmp_path)
     while not re.search(r"  step \d", attempt.said):

@@ -131,7 +131,7 @@ def test_two_processes_learn_what_one_learns_from_the_same_global_batches(run_cl
     assert "dist.procs_per_node=2" in record["command"], "what was typed, not how the agent starts a process"
 
 
-@pytest.mark.parametrize("starter", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("starter", ["torchrun", pytest.param("mpirun", marks=pytest.mark.long)])
 def test_adopted_ranks_make_one_run_folder(start, tmp_path, starter):
     python = [sys.executable, "-m", "runner", *OF_RESNET]
     if starter == "torchrun":
@@ -149,6 +149,7 @@ def test_adopted_ranks_make_one_run_folder(start, tmp_path, starter):
     assert {path.name for path in (run_dir / "logs").iterdir()} == {"rank_0.log", "rank_1.log", "run.json.lock"}
 
 
+@pytest.mark.long
 def test_ranks_of_different_configs_end_with_the_difference(start, tmp_path):
     script = f"exec {sys.executable} -m runner {' '.join(SHORT)} optimizer.lr=0.0$((RANK + 1))"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python"]
@@ -167,6 +168,7 @@ def test_a_sweep_within_torchrun_is_refused_with_the_right_way(run_cli):
     assert "python -m runner -m dist.procs_per_node=N" in done.stderr
 
 
+@pytest.mark.long
 def test_a_named_error_keeps_its_name_message_and_exit_code_and_is_no_reason_to_restart(run_cli, tmp_path):
     divergent = ("trainer.epochs=2", "schedule=constant", "optimizer.lr=1e20", "trainer.print_every=1")
     done = run_cli(*SHORT, *divergent, "dist.max_restarts=2")
@@ -180,7 +182,9 @@ def test_a_named_error_keeps_its_name_message_and_exit_code_and_is_no_reason_to_
 
 
 # The static graph of a ResNet takes another way through DDP.
-@pytest.mark.parametrize(("rank", "net"), [(0, OF_RESNET), (1, SHORT)], ids=["0", "1"])
+@pytest.mark.parametrize(
+    ("rank", "net"), [pytest.param(0, OF_RESNET, id="0", marks=pytest.mark.long), pytest.param(1, SHORT, id="1")]
+)
 def test_when_one_rank_is_killed_all_end_and_it_is_named(start, tmp_path, rank, net):
     launcher, ranks = endless(start, net=net)
     os.kill(ranks[rank], signal.SIGKILL)
@@ -195,6 +199,7 @@ def test_when_one_rank_is_killed_all_end_and_it_is_named(start, tmp_path, rank, 
     assert (record["status"], record["error"]["rank"]) == ("failed", rank)
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_ends_the_run_with_stacks_and_a_reason(start, tmp_path):
     launcher, ranks = endless(start, "dist.stall_timeout_seconds=3")
     os.kill(ranks[1], signal.SIGSTOP)
@@ -208,6 +213,7 @@ def test_a_rank_that_hangs_ends_the_run_with_stacks_and_a_reason(start, tmp_path
     assert "loop.py" in (run_dir / "logs" / "rank_0.log").read_text(), "its stacks are in its log"
 
 
+@pytest.mark.long
 def test_a_refused_resume_leaves_the_record_as_it_was(run_cli, tmp_path):
     photos = tmp_path / "photos"
     for split in ("train", "val"):
@@ -226,6 +232,7 @@ def test_a_refused_resume_leaves_the_record_as_it_was(run_cli, tmp_path):
     assert (run_dir / "run.json").read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_stop_that_one_rank_can_not_follow_ends_within_the_grace(start, tmp_path):
     launcher, ranks = endless(start, "trainer.grace_seconds=1", "trainer.checkpoint_every=2")
     os.kill(ranks[1], signal.SIGSTOP)
@@ -239,6 +246,7 @@ def test_a_stop_that_one_rank_can_not_follow_ends_within_the_grace(start, tmp_pa
     assert CheckpointStore(run_dir / "checkpoints", keep=2).newest_valid()[0] is not None
 
 
+@pytest.mark.long
 def test_no_rank_survives_its_launcher(start):
     launcher, ranks = endless(start)
     assert len(ranks) == 2
@@ -246,7 +254,13 @@ def test_no_rank_survives_its_launcher(start):
     assert wait_until_gone(ranks) == []
 
 
-@pytest.mark.parametrize(("to", "net"), [("launcher", OF_RESNET), ("rank 1", SHORT)], ids=["launcher", "rank 1"])
+@pytest.mark.parametrize(
+    ("to", "net"),
+    [
+        pytest.param("launcher", OF_RESNET, id="launcher", marks=pytest.mark.long),
+        pytest.param("rank 1", SHORT, id="rank 1"),
+    ],
+)
 def test_a_stop_on_request_is_no_failure(start, tmp_path, to, net):
     launcher, ranks = endless(start, "dist.max_restarts=3", net=net)
     os.kill(launcher.pid if to == "launcher" else ranks[1], signal.SIGTERM)
@@ -262,6 +276,7 @@ def test_a_stop_on_request_is_no_failure(start, tmp_path, to, net):
     assert list((run_dir / "logs").glob("*.error.json")) == []
 
 
+@pytest.mark.long
 def test_four_processes(run_cli, tmp_path):
     done = run_cli(*SHORT, "data.num_train=64", "dist.procs_per_node=4")
     assert done.returncode == 0, done.stderr
@@ -271,6 +286,7 @@ def test_four_processes(run_cli, tmp_path):
     assert len(list((run_dir / "logs").glob("rank_*.log"))) == 4
 
 
+@pytest.mark.long
 def test_a_run_whose_ranks_are_killed_and_hang_ends_as_one_whose_do_not(start, tmp_path):
     steps, seed = 6, random.Random(0)
     disturbances = [*[signal.SIGKILL] * NUM_RESTARTS, signal.SIGSTOP]

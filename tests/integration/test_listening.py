@@ -101,6 +101,7 @@ def test_one_machine_listens_at_loopback_only(start):
     assert listening([launcher.pid]) == set(), "nobody can tell the launcher anything"
 
 
+@pytest.mark.long
 def test_adopted_ranks_of_one_machine_listen_at_loopback_only(start):
     port = str(free_port())
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -111,6 +112,7 @@ def test_adopted_ranks_of_one_machine_listen_at_loopback_only(start):
     assert not beyond_loopback(found)
 
 
+@pytest.mark.long
 def test_ranks_of_torchrun_add_nothing_beyond_loopback(start):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     process = start(*torchrun, "-m", *RUNNER[2:], *ENDLESS)
@@ -120,6 +122,7 @@ def test_ranks_of_torchrun_add_nothing_beyond_loopback(start):
     assert not beyond_loopback(listening(own)), "what torchrun itself serves is not ours"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun: apt-get install openmpi-bin")
 def test_ranks_of_mpirun_listen_at_loopback_only(start, tmp_path):
     process = start("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", *RUNNER, *ENDLESS)
@@ -130,6 +133,7 @@ def test_ranks_of_mpirun_listen_at_loopback_only(start, tmp_path):
     assert found and not beyond_loopback(found), "what mpirun itself serves is not ours"
 
 
+@pytest.mark.long
 def test_trials_of_a_sweep_listen_nowhere(start, tmp_path):
     typed = ("-m", "optimizer.lr=0.01,0.02", "sweep.parallel=2", f"sweep.dir={tmp_path}/sweep")
     sweep = start(*RUNNER, *ENDLESS, *typed)
@@ -147,6 +151,7 @@ class Touch:
         return Path.touch, (self.file,)
 
 
+@pytest.mark.long
 def test_a_pickle_in_the_store_of_two_machines_is_read_by_nobody(start, tmp_path):
     """Two launchers play machines; what an intruder writes into their store survives a restart of all ranks."""
     port, evil = free_port(), tmp_path / "evil"

@@ -136,6 +136,7 @@ def test_it_may_do_no_more_than_one_of_a_typed_folder(project, text, told):
     assert told in refused("-m", "hydra/sweeper=basic", "experiment=glob(evil)")
 
 
+@pytest.mark.long
 def test_the_log_names_its_file_also_in_each_trial_of_a_sweep(run_cli, tiny, project, tmp_path):
     typed = [item for item in tiny("trainer.max_steps=1") if not item.startswith(("data=", "data.num_classes"))]
     cwd = project.parents[1]
@@ -184,6 +185,7 @@ def test_a_shell_completes_it(run_cli, project):
         assert "experiment=ants" in done.stdout.split(), done.stderr
 
 
+@pytest.mark.long
 def test_a_run_of_it_is_evaluated_and_resumed_from_its_saved_config(run_cli, tiny, project, tmp_path):
     typed = [item for item in tiny("trainer.max_steps=1") if not item.startswith(("data=", "data.num_classes"))]
     assert run_cli("experiment=ants", *typed, cwd=project.parents[1]).returncode == 0

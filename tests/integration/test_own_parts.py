@@ -34,6 +34,7 @@ def test_the_example_is_short():
     assert sum(len(path.read_text().splitlines()) for path in files) < 60
 
 
+@pytest.mark.long
 def test_it_is_trained_evaluated_and_resumed(installed, run_cli, tmp_path):
     trained = run_cli(*SMALL, cwd=tmp_path, PYTHONPATH=installed)
     assert trained.returncode == 0, trained.stderr

@@ -31,6 +31,7 @@ def trained(run_cli, output: Path, *more: str) -> Path:
     return record.parent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_draws_of_drop_path_are_the_same_after_a_resume(run_cli, tmp_path, processes):
     many = (f"dist.procs_per_node={processes}", f"data.batch_size={8 // processes}")
@@ -44,6 +45,7 @@ def test_the_draws_of_drop_path_are_the_same_after_a_resume(run_cli, tmp_path, p
         assert not same(weights(whole), weights(without))
 
 
+@pytest.mark.long
 def test_a_trained_model_is_loaded_evaluated_scored_and_exported(run_cli, tmp_path, write_image):
     run = trained(run_cli, tmp_path / "outputs", "trainer.ema_decay=0.5", "trainer.freeze_backbone_epochs=1")
     loaded = runner.load_model(run)

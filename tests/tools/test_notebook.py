@@ -53,6 +53,7 @@ def cell_with(client: WatchedClient, code: str) -> Any:
     return next(cell for cell in client.nb.cells if cell.cell_type == "code" and code in cell.source)
 
 
+@pytest.mark.long
 def test_the_notebook_trains_and_predicts(executed):
     place = Path(executed.resources["metadata"]["path"])
     imported = "".join(output.text for output in cell_with(executed, "dataset import").outputs)

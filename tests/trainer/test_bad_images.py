@@ -115,6 +115,7 @@ def test_accumulated_batches_too_even_where_one_has_no_good_image(photos, train)
     torch.testing.assert_close(head_of(skipped), head_of(removed), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_process_without_a_good_image_joins_with_weight_zero(photos, options, run_cli, train, tmp_path):
     # Of two processes the first has no image left.
     bad = tuple(epoch_order(NUM_IMAGES, 1, 0).tolist()[:4])

@@ -33,6 +33,7 @@ def capture(trainer: Trainer) -> tuple[object, ...]:
     return {**values, "meter": plain}, bad, [tensor.tolist() for tensor in tensors], trainer._saved_name
 
 
+@pytest.mark.long
 def test_it_changes_nothing_of_the_training(trained):
     before = capture(trained)
     train = trained.state.meter.read()

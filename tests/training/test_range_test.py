@@ -25,7 +25,7 @@ def trained(outputs: Path, *settings: str) -> Path:
         ("optimizer=sgd", "trainer.ema_decay=0.8", "trainer.accumulate_steps=2"),
         ("optimizer=adamw", "trainer.freeze_backbone_epochs=1", "trainer.mixup_alpha=0.2"),
         ("optimizer=lamb", "data.balance=loss_weights"),
-        ("optimizer=muon", "dist.procs_per_node=2", "data.batch_size=4"),
+        pytest.param(("optimizer=muon", "dist.procs_per_node=2", "data.batch_size=4"), marks=pytest.mark.long),
     ],
     ids=lambda settings: settings[0],
 )

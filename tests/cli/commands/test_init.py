@@ -48,6 +48,7 @@ def test_a_wrong_call_is_refused(argv, error, told):
         init.run(argv)
 
 
+@pytest.mark.long
 def test_from_photos_to_a_training(tmp_path, write_image, run_cli):
     for label, seed in (("ants", 0), ("bees", 100)):
         for number in range(24):
@@ -123,6 +124,7 @@ def by_pre_commit(folder: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("install", [by_git, by_pre_commit])
 def test_an_experiment_with_a_typo_is_not_committed(repository, install):
     install(repository)

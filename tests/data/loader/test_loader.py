@@ -171,7 +171,7 @@ def ledger(workers: int, world_size: int, epoch: int) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 4])
+@pytest.mark.parametrize("workers", [0, 1, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_each_image_once_per_epoch_with_the_same_pixels(workers: int, world_size: int) -> None:
     for epoch in range(2):

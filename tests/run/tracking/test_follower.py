@@ -68,6 +68,7 @@ def test_a_run_and_its_continuation_are_one_run_of_the_server(start, client, ser
     assert (len(table), table[0].split(",")[:2]) == (4, ["epoch", "step"])
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_frozen_or_back(start, client, server, tiny, tmp_path, messages):
     """The run is the same as an untracked one, and `runs sync` sends what is missing, once."""
     plain = tmp_path / "plain"
@@ -92,6 +93,7 @@ def test_a_server_that_is_gone_frozen_or_back(start, client, server, tiny, tmp_p
         assert client.get_run(read_id(run_dir)).info.status == "FINISHED"
 
 
+@pytest.mark.long
 def test_a_server_that_refuses_costs_a_warning(tiny, tmp_path, messages, monkeypatch):
     """No credential is in anything that was written, wherever it came from."""
 
@@ -125,6 +127,7 @@ def test_a_server_that_refuses_costs_a_warning(tiny, tmp_path, messages, monkeyp
     assert saved["tracker"]["uri"] == "${oc.env:TRACKER}"
 
 
+@pytest.mark.long
 def test_trials_are_children_of_their_sweep(tiny, server, client, tmp_path, run_cli):
     overrides = tiny(*SMALL_NET, "tracker=mlflow", f"tracker.uri={server.uri}", "tracker.wait_seconds=120")
     done = run_cli(

@@ -19,6 +19,7 @@ def ready_with(tiny, *more: str):
     return preflight(compose_one(tiny("dist.procs_per_node=1", "trainer.device=cpu", *more)).config)
 
 
+@pytest.mark.long
 def test_a_run_begins_with_the_size_that_was_found_and_resumes_with_it(tiny, tmp_path):
     command = [sys.executable, "-m", "runner"]
     given = tiny("data.batch_size=auto", "data.num_train=330", "trainer.max_steps=2", "dist.procs_per_node=1")

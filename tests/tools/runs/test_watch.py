@@ -71,6 +71,7 @@ def test_what_is_no_run_is_named(tmp_path):
         run([f"run={tmp_path}"])
 
 
+@pytest.mark.long
 def test_a_training_in_another_process_is_watched(tiny, tmp_path):
     """The two processes have nothing in common but the folder."""
     training = subprocess.Popen([sys.executable, "-m", "runner", *tiny("run.name=seen")], cwd=tmp_path)

@@ -36,6 +36,7 @@ def leaderboard(folder: Path) -> dict[str, str]:
     return {row["folder"]: row["status"] for row in json.loads((folder / "leaderboard.json").read_text())}
 
 
+@pytest.mark.long
 def test_the_submitit_launcher_trains_our_trials(sweep):
     reason = "needs pip install 'hydra-submitit-launcher~=1.2' 'hydra-core~=1.3.8'"
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason=reason)
@@ -43,6 +44,7 @@ def test_the_submitit_launcher_trains_our_trials(sweep):
     assert statuses(folder) == leaderboard(folder) == {"0": "completed", "1": "completed"}
 
 
+@pytest.mark.long
 def test_a_failing_trial_of_the_joblib_launcher_ends_no_other(sweep):
     reason = "needs pip install 'hydra-joblib-launcher~=1.2' 'hydra-core~=1.3.8'"
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason=reason)
@@ -51,6 +53,7 @@ def test_a_failing_trial_of_the_joblib_launcher_ends_no_other(sweep):
     assert "1 of 2 trials failed" in told and "0: NonFiniteLossError" in told
 
 
+@pytest.mark.long
 def test_hydras_own_sweeper_trains_by_our_processes(sweep):
     folder, _ = sweep("hydra/sweeper=basic")
     assert statuses(folder) == leaderboard(folder) == {"0": "completed", "1": "completed"}

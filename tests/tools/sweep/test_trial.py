@@ -113,6 +113,7 @@ def test_a_stopped_sweep_saves_its_trials_and_names_the_command_to_resume(tmp_pa
     assert not (tmp_path / "mine" / "1").exists()
 
 
+@pytest.mark.long
 def test_a_policy_ends_all_processes_of_a_trial_together(tmp_path, tiny):
     """Against a trial that was far better, which is only on record."""
     config = load_config(
