@@ -220,7 +220,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def messages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the runner logs in this process, from INFO on, each message once."""
     logged: list[str] = []
 
@@ -230,8 +230,10 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     logger = logging.getLogger("runner")
     monkeypatch.setattr(logger, "handlers", [_Listener()])
-    monkeypatch.setattr(logger, "level", logging.INFO)
-    return logged
+    level = logger.level
+    logger.setLevel(logging.INFO)  # not by monkeypatch: a logger remembers what its level has let through
+    yield logged
+    logger.setLevel(level)
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def ledger(workers: int, world_size: int, epoch: int) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.parametrize("workers", [0, 1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [0, 1, 4])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_each_image_once_per_epoch_with_the_same_pixels(workers: int, world_size: int) -> None:
     for epoch in range(2):
@@ -403,14 +403,19 @@ def test_batches_before_the_bad_image_arrive() -> None:
         next(stream)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_unexpected_errors_keep_their_class(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ZeroDivisionError, match="a defect of ours") as caught:
-        list(train_batches(source=Numbered(23, {3: "defect"}), workers=workers).stream(0, 0, 1))
-    # Torch's frames in the traceback keep its iterator; do not wait long for the loader process.
+@pytest.fixture
+def brief_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch's frames in the traceback keep its iterator; do not wait long for its process at the end."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-    del caught
+    yield
     gc.collect()
+
+
+@pytest.mark.usefixtures("brief_wait")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_unexpected_errors_keep_their_class(workers: int) -> None:
+    with pytest.raises(ZeroDivisionError, match="a defect of ours"):
+        list(train_batches(source=Numbered(23, {3: "defect"}), workers=workers).stream(0, 0, 1))
 
 
 def test_a_loader_process_that_dies_is_named() -> None:
@@ -418,11 +423,13 @@ def test_a_loader_process_that_dies_is_named() -> None:
         list(train_batches(source=Numbered(23, {3: "killed"}), workers=1).stream(0, 0, 1))
 
 
+@pytest.mark.usefixtures("brief_wait")
 def test_no_room_for_a_batch_is_named() -> None:
     with pytest.raises(DeviceError, match=r"images died \(it found no room for a batch\).*docker run --shm-size=8g"):
         list(train_batches(source=Numbered(23, {3: "full"}), workers=1).stream(0, 0, 1))
 
 
+@pytest.mark.usefixtures("brief_wait")
 def test_no_room_for_its_labels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: Tensor) -> None:
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
