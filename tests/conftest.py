@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import logging
 import os
@@ -18,6 +19,8 @@ import pytest
 
 # Two test processes share two cores; more threads each would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What the tests import and collect is searched for garbage again and again otherwise: a twelfth of their time.
+gc.set_threshold(50_000, 20, 100)
 
 ROOT = Path(__file__).parents[1]
 TINY = (

@@ -17,7 +17,7 @@ from tests.hostile.harness import GOOD
 from tests.hostile.planted import PLANTED
 
 NUM_INPUTS = int(os.environ.get("RUNNER_HOSTILE_INPUTS", "600"))
-_AT_ONCE = 20
+_AT_ONCE = 10
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches forks as Linux lets it")
 
 

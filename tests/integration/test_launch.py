@@ -254,13 +254,8 @@ def test_no_rank_survives_its_launcher(start):
     assert wait_until_gone(ranks) == []
 
 
-@pytest.mark.parametrize(
-    ("to", "net"),
-    [
-        pytest.param("launcher", OF_RESNET, id="launcher", marks=pytest.mark.long),
-        pytest.param("rank 1", SHORT, id="rank 1"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("to", "net"), [("launcher", OF_RESNET), ("rank 1", SHORT)], ids=["launcher", "rank 1"])
 def test_a_stop_on_request_is_no_failure(start, tmp_path, to, net):
     launcher, ranks = endless(start, "dist.max_restarts=3", net=net)
     os.kill(launcher.pid if to == "launcher" else ranks[1], signal.SIGTERM)

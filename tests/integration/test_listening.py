@@ -92,6 +92,7 @@ def test_one_process_listens_nowhere(start):
     assert listening(descendants(process.pid)) == set()
 
 
+@pytest.mark.long
 def test_one_machine_listens_at_loopback_only(start):
     launcher = start(*RUNNER, *ENDLESS, "dist.procs_per_node=2")
     wait_until_said([launcher], "step 3/")

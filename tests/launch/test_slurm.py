@@ -190,6 +190,7 @@ def squeue(sbatch, monkeypatch):
     return holds
 
 
+@pytest.mark.long
 def test_a_run_that_was_cancelled_in_the_queue_is_submitted_again(squeue, tiny, run_cli):
     squeue()
     run = submitted(tiny("dist=slurm"))

@@ -66,6 +66,7 @@ def test_the_notebook_trains_and_predicts(executed):
     assert (place / re.search(r'src="([^"]+report\.html)"', frame.data["text/html"])[1]).is_file()
 
 
+@pytest.mark.long
 def test_the_cell_shows_progress_and_curves_that_are_redrawn_in_place(executed):
     displays = [output for output in cell_with(executed, "runner.fit").outputs if output.output_type == "display_data"]
     assert len(displays) == 1
@@ -78,6 +79,7 @@ def test_the_cell_shows_progress_and_curves_that_are_redrawn_in_place(executed):
         assert [("Loss", str(epoch)), ("Accuracy", str(epoch))] in curves
 
 
+@pytest.mark.long
 def test_each_message_of_the_log_is_in_the_cell_once(executed):
     outputs = cell_with(executed, "runner.fit").outputs
     shown = "".join(output.text for output in outputs if output.output_type == "stream").splitlines()
