@@ -14,7 +14,7 @@ from pathlib import Path
 from runner.base import console
 from runner.base.console import LOGGER
 from runner.base.errors import EXIT_DONE, EXIT_FAILURE, RunnerError
-from runner.base.process import exit_without_cleanup, freed_memory_kept, gc_paused
+from runner.base.process import exit_without_cleanup, freed_memory_kept, gc_frozen, gc_paused
 from runner.config.schema.calls.of_serving import ServeRules
 from runner.tools.serve.frames import read_frame, split_parts, write_frame
 
@@ -35,7 +35,7 @@ def work(connection: socket.socket) -> int:
         write_frame(connection, {"failed": error.name, "message": str(error)})
         return error.exit_code
     write_frame(connection, {"ready": model.description})
-    with freed_memory_kept():
+    with gc_frozen(), freed_memory_kept():  # no answer waits for a search through all of torch
         while (frame := read_frame(connection)) is not None:
             facts, content = frame
             answers = model.answer(split_parts(content, facts["sizes"]))
