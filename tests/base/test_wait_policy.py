@@ -11,6 +11,7 @@ import pytest
 from runner.base import wait_policy
 from runner.base.wait_policy import (
     VARIABLE,
+    brief_spinning,
     choose_wait_policy,
     described,
     fair_share_of_cores,
@@ -97,3 +98,10 @@ def test_it_is_chosen_before_torch_is_imported(tmp_path):
 def test_the_log_of_a_run_says_it(run_cli):
     done = run_cli(*TINY, *SMALL_NET, "trainer.max_steps=1", OMP_WAIT_POLICY="passive")
     assert "threads     sleep while they wait" in done.stdout
+
+
+@pytest.mark.parametrize("name", [VARIABLE, "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_threads_of_a_worker_spin_for_a_moment_unless_the_user_has_chosen(name, monkeypatch):
+    assert brief_spinning() == {"GOMP_SPINCOUNT": "10000"}
+    monkeypatch.setenv(name, "5")
+    assert brief_spinning() == {}

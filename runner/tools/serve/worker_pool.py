@@ -14,6 +14,7 @@ import numpy as np
 
 from runner.base.console import LOGGER
 from runner.base.errors import RunnerError, ServeError, error_named
+from runner.base.wait_policy import brief_spinning
 from runner.config.schema.calls.of_serving import ServeRules
 from runner.tools.serve.frames import next_frame, send_frame
 from runner.tools.serve.image_queue import Answer, ImageQueue, WaitingImage
@@ -132,7 +133,7 @@ class WorkerPool:
                 *("-m", _MODULE, str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
+                env={**os.environ, **brief_spinning(), "PYTHONSAFEPATH": "1"},
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         ended = asyncio.create_task(process.wait())

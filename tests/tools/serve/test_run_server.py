@@ -89,6 +89,8 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_killed_worker_is_replaced_and_sigterm_answers_what_was_accepted(waiting, image, tmp_path):
     batches = tmp_path / "batches"
     (worker,) = waiting.workers()
+    given = Path(f"/proc/{worker}/environ").read_bytes()
+    assert b"\0GOMP_SPINCOUNT=10000\0" in given or b"\0OMP_WAIT_POLICY=" in given, "its threads let others run"
     with ThreadPoolExecutor(8) as clients:
         both = clients.submit(waiting.score, *form(image, image))
         until(batches.exists)
