@@ -82,7 +82,7 @@ def test_without_the_code_the_reader_is_told_how_to_get_it(run_dir, tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        "--index-url somewhere.example",
+        "--no-index",
         "x @ somewhere.example/x.whl",
         "-e .",
         "x==1 ; y",
