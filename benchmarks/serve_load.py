@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -245,7 +245,7 @@ def memory_mib(pid: int) -> float:
     return sum(float(text.partition("\nPss:")[2].split()[0]) for text in texts) / 1024
 
 
-async def soak(port: int, pid: int, num_requests: int) -> dict[str, float]:
+async def soak(port: int, process: subprocess.Popen[bytes], _: Path, num_requests: int) -> dict[str, float]:
     """Ask, and compare each answer with that to the same image asked alone."""
     images, counts, numbers = make_images(), Counter[str](), iter(range(num_requests))
     first = Client(port)
@@ -257,7 +257,7 @@ async def soak(port: int, pid: int, num_requests: int) -> dict[str, float]:
         client = Client(port)
         for number in numbers:
             if number == num_requests // 10:
-                memory["tenth"] = memory_mib(pid)
+                memory["tenth"] = memory_mib(process.pid)
             if number % 100 == 99:
                 content, status = HOSTILE[number // 100 % len(HOSTILE)]
                 counts["hostile"] += 1
@@ -270,7 +270,7 @@ async def soak(port: int, pid: int, num_requests: int) -> dict[str, float]:
 
     await asyncio.gather(*(go_on() for _ in range(16)))
     kinds = {name: float(counts[name]) for name in ("hostile", "lost", "wrong")}
-    return {**kinds, "tenth_mib": memory["tenth"], "end_mib": memory_mib(pid)}
+    return {**kinds, "tenth_mib": memory["tenth"], "end_mib": memory_mib(process.pid)}
 
 
 def _agrees(body: bytes, expected: dict[str, Any]) -> bool:
@@ -326,7 +326,7 @@ async def swap(port: int, process: subprocess.Popen[bytes], model: Path, num_swa
     return {"requests": counts["requests"], "lost": counts["lost"], "versions": len(answers)}
 
 
-async def slow(port: int, pid: int, num_clients: int) -> dict[str, float]:
+async def slow(port: int, process: subprocess.Popen[bytes], _: Path, num_clients: int) -> dict[str, float]:
     """Ask without and then among clients that send a line of their head every few seconds."""
     request, is_over, closed = request_of(make_images()[0]), asyncio.Event(), Counter[str]()
 
@@ -358,7 +358,7 @@ async def slow(port: int, pid: int, num_clients: int) -> dict[str, float]:
     clients = [asyncio.create_task(trickle(number)) for number in range(num_clients)]
     await asyncio.sleep(2 * SLOW_SECONDS)
     among = await ask_for(4 * SLOW_SECONDS)
-    memory = memory_mib(pid)
+    memory = memory_mib(process.pid)
     is_over.set()
     await asyncio.gather(*clients)
     counted = {"requests": len(among), "lost": among.count(math.inf), "slow_closed": closed["closed"]}
@@ -370,17 +370,29 @@ def _milliseconds(name: str, seconds: list[float]) -> dict[str, float]:
     return {f"p{part}_milliseconds_{name}": cuts[part - 1] for part in (50, 99)}
 
 
-def run_against_ours(name: str, model: Path, small: bool, work: str, measure: Callable[..., dict[str, float]]) -> None:
+MODES: dict[str, tuple[str, Callable[..., Coroutine[Any, Any, dict[str, float]]]]] = {
+    "soak": ("{:,} requests of 16 clients, 1% hostile", soak),
+    "swaps": ("{:,} versions, 8 clients", swap),
+    "slow": ("a client beside {:,} that never finish their request", slow),
+}
+"""By option: what is done with its number, in words, and the figures of a server to which it is done."""
+
+
+def run_mode(name: str, model: Path, options: Any) -> None:  # noqa: ANN401 - argparse's own
+    words, measure = MODES[name]
+    number = getattr(options, name)
+
     def once() -> dict[str, float]:
         port = free_port()
         with server(ours(model, port)) as process:
             wait_until_ready(process, port)
-            return measure(port, process)
+            return asyncio.run(measure(port, process, model, number))
 
     side = Side(name="serve", measure=once, command=without_folders(ours(model, 0)))
     measured = compare([side], 1)
     found = {figure: measured["serve"].median(figure) for figure in measured["serve"].runs[0]}
-    record(name, measured, found, small=small, work=work)
+    work = f"{options.model}, {options.image_size} px: {words.format(number)}"
+    record(f"serve_load_{name}", measured, found, small=options.small, work=work)
 
 
 def main() -> None:
@@ -389,43 +401,17 @@ def main() -> None:
     arguments.add_argument("--peers", help="a Python with fastapi and litserve")
     arguments.add_argument("--model", default="resnet18")
     arguments.add_argument("--image-size", type=int, default=224)
-    arguments.add_argument("--soak", type=int, metavar="N")
-    arguments.add_argument("--swaps", type=int, metavar="N")
-    arguments.add_argument("--slow", type=int, metavar="N")
+    for name in MODES:
+        arguments.add_argument(f"--{name}", type=int, metavar="N")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "birds" / "model"
         model.parent.mkdir()
         shutil.copytree(train(Path(folder), options.model, options.image_size), model)
-        shown = f"{options.model}, {options.image_size} px"
-        if options.soak:
-            work = f"{shown}: {options.soak:,} requests of 16 clients, 1% hostile"
-            run_against_ours(
-                "serve_load_soak",
-                model,
-                options.small,
-                work,
-                lambda port, one: asyncio.run(soak(port, one.pid, options.soak)),
-            )
-        if options.swaps:
-            work = f"{shown}: {options.swaps} versions, 8 clients"
-            run_against_ours(
-                "serve_load_swaps",
-                model,
-                options.small,
-                work,
-                lambda port, one: asyncio.run(swap(port, one, model, options.swaps)),
-            )
-        if options.slow:
-            work = f"{shown}: a client beside {options.slow:,} that never finish their request"
-            run_against_ours(
-                "serve_load_slow",
-                model,
-                options.small,
-                work,
-                lambda port, one: asyncio.run(slow(port, one.pid, options.slow)),
-            )
-        if not options.soak and not options.swaps and not options.slow:
+        asked = [name for name in MODES if getattr(options, name)]
+        for name in asked:
+            run_mode(name, model, options)
+        if not asked:
             compare_sides(model, options, 2.0 if options.small else 20.0)
 
 
